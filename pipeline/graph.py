@@ -1,0 +1,91 @@
+"""The graph of stages, read from ``dvc.yaml``: the only place where it is written down.
+
+A stage there is a ``foreach`` over the active recipes. Its dependencies under ``artifacts/`` are other stages,
+its other dependencies are code, and its ``params`` name the recipe sections that it may read.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from pipeline.errors import UserError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node of the graph."""
+
+    name: str
+    module: str  # run as ``python -m <module> --recipe <recipe>``
+    inputs: tuple[str, ...]  # stages whose artifacts it reads
+    code: tuple[str, ...]  # code paths that its identity holds (data stages only)
+    sections: tuple[str, ...]  # recipe sections it may read
+    description: str
+
+
+def load_graph(path: Path | str = "dvc.yaml") -> dict[str, Stage]:
+    """All stages by name, each after its inputs. Raises ``UserError`` when the file is missing or wrong."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} is not here: run this from the root of the repository")
+    entries = yaml.safe_load(path.read_text())["stages"]
+    stages = {name: _read_stage(name, entry) for name, entry in entries.items()}
+    return _in_order(stages)
+
+
+def ancestors(graph: dict[str, Stage], name: str) -> set[str]:
+    """Every stage that ``name`` needs, directly or not, without itself."""
+    found: set[str] = set()
+    waiting = list(graph[name].inputs)
+    while waiting:
+        stage = waiting.pop()
+        if stage not in found:
+            found.add(stage)
+            waiting += graph[stage].inputs
+    return found
+
+
+def descendants(graph: dict[str, Stage], name: str) -> set[str]:
+    """Every stage that needs ``name``, directly or not, without itself."""
+    return {other for other in graph if name in ancestors(graph, other)}
+
+
+def _read_stage(name: str, entry: dict) -> Stage:
+    body = entry["do"]
+    module = re.search(r"-m\s+([\w.]+)", body["cmd"])
+    if module is None:
+        raise UserError(f"dvc.yaml: the command of stage {name} does not run a module with `python -m`")
+    inputs, code = [], []
+    for dependency in body.get("deps", []):
+        artifact = re.fullmatch(r"artifacts/\$\{key\}/(\w+)", dependency)
+        if artifact:
+            inputs.append(artifact.group(1))
+        else:
+            code.append(dependency)
+    sections: dict[str, None] = {}
+    for params in body.get("params", []):
+        for keys in params.values():
+            sections.update(dict.fromkeys(keys))
+    return Stage(name, module.group(1), tuple(inputs), tuple(code), tuple(sections), body.get("desc", ""))
+
+
+def _in_order(stages: dict[str, Stage]) -> dict[str, Stage]:
+    ordered: dict[str, Stage] = {}
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        if name in trail:
+            raise UserError(
+                f"dvc.yaml: stages depend on each other in a circle: {' -> '.join(trail + (name,))}"
+            )
+        if name not in stages:
+            raise UserError(f"dvc.yaml: stage {trail[-1]} reads the artifact of {name}, which is no stage")
+        if name not in ordered:
+            for source in stages[name].inputs:
+                visit(source, trail + (name,))
+            ordered[name] = stages[name]
+
+    for name in stages:
+        visit(name, ())
+    return ordered

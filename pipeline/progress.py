@@ -1,0 +1,75 @@
+"""One source of progress: a small file that a stage rewrites; the terminal bar and Prefect both show it."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+FILE = "progress.json"
+SECONDS_BETWEEN_WRITES = 0.5
+SECONDS_BETWEEN_LINES = 10.0  # when standard error is not a terminal
+
+
+class Progress:
+    """Progress of one stage in ``<run folder>/progress.json``: phase, done, total, unit, rate, remaining seconds."""
+
+    def __init__(self, folder: Path, stage: str):
+        self.path = folder / FILE
+        self.stage = stage
+        self._started = time.time()
+        self._last_write = self._last_line = 0.0
+        self._tick: tuple[str, float, float] = ("", 0.0, 0.0)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def update(
+        self, phase: str, done: float, total: float | None = None, unit: str = "", note: str = ""
+    ) -> None:
+        """Report that ``done`` of ``total`` units of ``phase`` are finished. Cheap enough to call for every item."""
+        now = time.time()
+        if phase != self._tick[0]:
+            self._tick = (phase, now, done)
+        finished = total is not None and done >= total
+        if now - self._last_write < SECONDS_BETWEEN_WRITES and not finished:
+            return
+        self._last_write = now
+        _, since, first = self._tick
+        rate = (done - first) / (now - since) if now > since else 0.0
+        left = (total - done) / rate if total is not None and rate > 0 else None
+        state = {
+            "stage": self.stage, "phase": phase, "done": done, "total": total, "unit": unit, "rate": rate,
+            "seconds_left": left, "seconds": now - self._started, "note": note, "time": now,
+        }  # fmt: skip
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state))
+        os.replace(temporary, self.path)
+        self._show(state, now, finished)
+
+    def _show(self, state: dict, now: float, finished: bool) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if finished else ""
+            print(f"\r\x1b[2K{describe(state)}", end=end, file=sys.stderr, flush=True)
+        elif now - self._last_line > SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            print(describe(state), file=sys.stderr, flush=True)
+
+
+def describe(state: dict) -> str:
+    """One line for a person: ``pretrain: train 320/732 step, 12.1 step/s, 34 s left, loss 3.1``."""
+    total = f"/{state['total']:g}" if state["total"] is not None else ""
+    parts = [f"{state['stage']}: {state['phase']} {state['done']:g}{total} {state['unit']}".rstrip()]
+    if state["rate"]:
+        parts.append(f"{state['rate']:.3g} {state['unit']}/s")
+    if state["seconds_left"] is not None:
+        parts.append(f"{state['seconds_left']:.0f} s left")
+    if state["note"]:
+        parts.append(state["note"])
+    return ", ".join(parts)
+
+
+def read_progress(folder: Path) -> dict | None:
+    """The last state a stage wrote in its run folder, or None."""
+    try:
+        return json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,7 @@
+"""What every section of a recipe shares: unknown keys are errors, values do not change after loading."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)

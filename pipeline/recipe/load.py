@@ -1,0 +1,145 @@
+"""Load ``recipes/<name>.yaml``: ``extends``, strict checks, the nearest match for a misspelt key."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from pipeline.errors import UserError
+from pipeline.recipe.base import Section
+from pipeline.recipe.data import (
+    CollectSection,
+    CurateSection,
+    EvalSetsSection,
+    MidtrainDataSection,
+    PretrainDataSection,
+    SftDataSection,
+    TokenizerSection,
+)
+from pipeline.recipe.evaluation import EvaluateSection, ReportSection
+from pipeline.recipe.model import ModelSection
+from pipeline.recipe.training import (
+    DsaAdaptSection,
+    DsaWarmupSection,
+    MidtrainSection,
+    PretrainSection,
+    SftSection,
+)
+
+FOLDER = Path("recipes")
+
+
+class Recipe(Section):
+    """All sections; a stage's own section has the stage's name."""
+
+    name: str
+    description: str = ""
+    seed: int = 0  # of the training stages
+    data_seed: int = 0  # of the data stages: several training seeds share their data
+    model: ModelSection
+    collect: CollectSection
+    eval_sets: EvalSetsSection
+    curate: CurateSection
+    tokenizer: TokenizerSection
+    pretrain_data: PretrainDataSection
+    midtrain_data: MidtrainDataSection
+    sft_data: SftDataSection
+    pretrain: PretrainSection
+    midtrain: MidtrainSection
+    dsa_warmup: DsaWarmupSection
+    dsa_adapt: DsaAdaptSection
+    sft: SftSection
+    evaluate: EvaluateSection
+    report: ReportSection
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a recipe given by name or by path. Raises ``UserError`` with the names that exist."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.exists():
+        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.yaml"))) or "none"
+        raise UserError(f"there is no recipe {path} (in {FOLDER}/: {known})")
+    return path
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe with its parents merged in. Raises ``UserError`` for any key or value that is wrong."""
+    path = recipe_path(name)
+    values = _read(path, ())
+    try:
+        return Recipe(**values)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_explain(error)}") from None
+
+
+def parent_of(name: str) -> str:
+    """The name that ``extends:`` gives, or the recipe's own name: DVC watches both files."""
+    return _parse(recipe_path(name)).get("extends") or name
+
+
+def _read(path: Path, children: tuple[Path, ...]) -> dict:
+    if path in children:
+        raise UserError(f"{path} extends itself through {' -> '.join(str(child) for child in children)}")
+    values = _parse(path)
+    parent = values.pop("extends", None)
+    if parent is None:
+        return {"name": path.stem, **values}
+    inherited = _read(recipe_path(parent), children + (path,))
+    return _merge(inherited, {"name": path.stem, **values})
+
+
+def _parse(path: Path) -> dict:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold sections, like recipes/tiny.yaml")
+    return values
+
+
+# Sections that are tables of free names: a child recipe replaces them as a whole.
+_TABLES = {"mix", "contexts", "families", "modes"}
+
+
+def _merge(base: dict, changes: dict) -> dict:
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(base.get(key), dict) and key not in _TABLES
+        merged[key] = _merge(base[key], value) if nested else value
+    return merged
+
+
+def _explain(error: ValidationError) -> str:
+    """All faults in one sentence, with the nearest known key beside an unknown one."""
+    return "; ".join(_explain_one(fault) for fault in error.errors())
+
+
+def _explain_one(fault: Any) -> str:
+    where = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] != "extra_forbidden":
+        return f"{where}: {fault['msg']}" if where else fault["msg"]
+    known = _fields_at(fault["loc"][:-1])
+    nearest = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+    hint = f", did you mean {nearest[0]!r}?" if nearest else f" (known: {', '.join(known)})"
+    return f"unknown key {where!r}{hint}"
+
+
+def _fields_at(location: tuple) -> list[str]:
+    kind: Any = Recipe
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = kind.model_fields[part].annotation
+        arguments = [item for item in getattr(annotation, "__args__", ()) if isinstance(item, type)]
+        models = [
+            item
+            for item in [annotation, *arguments]
+            if isinstance(item, type) and issubclass(item, BaseModel)
+        ]
+        if not models:
+            return []
+        kind = models[0]
+    return list(kind.model_fields)

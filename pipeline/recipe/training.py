@@ -1,0 +1,101 @@
+"""Sections of the training stages: pretrain, midtrain, dsa_warmup, dsa_adapt, sft.
+
+Words, everywhere the same: a micro-batch is the sequences of one forward pass on one device, the global batch is
+the tokens of one optimizer step over all devices.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.recipe.base import Section
+
+
+class Optimizer(Section):
+    """Muon (with Muon Split) for matrices, AdamW for embedding, head, norms, router and biases (GLM-4.5 section 2.4)."""
+
+    muon_lr: float = Field(gt=0)
+    adamw_lr: float = Field(gt=0)
+    muon_split: bool = True
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    clip: float = 1.0  # gradient norm
+
+
+class Schedule(Section):
+    """Learning-rate factor over the steps: linear warm-up, then decay to ``final`` of the peak."""
+
+    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_steps: int = Field(0, ge=0)
+    final: float = Field(0.1, ge=0, le=1)
+
+
+class TrainSection(Section):
+    """What all training stages share."""
+
+    version: int = 1  # raised when the meaning of the stage's code changes; holds in its identity
+    optimizer: Optimizer
+    schedule: Schedule = Schedule()
+    micro_batch: int = Field(gt=0)  # sequences
+    global_batch_tokens: int = Field(gt=0)
+    save_every_steps: int = Field(100, gt=0)
+    keep_last: int = Field(2, gt=0)
+    validate_every_steps: int = Field(100, gt=0)
+
+
+class Mtp(Section):
+    """Multi-token prediction (paper section 2.1): three steps that share one block."""
+
+    weight: float = 0.3
+    fraction: float = Field(1.0, gt=0, le=1)  # share of a micro-batch's sequences that pays for the MTP loss
+
+
+class Balance(Section):
+    """Auxiliary-loss-free balancing: the selection bias moves by ``bias_step`` against the load, each step."""
+
+    bias_step: float = 0.001
+    sequence_loss: float = 1e-4
+
+
+class PretrainSection(TrainSection):
+    sequence_length: int = Field(gt=0)
+    tokens: int = Field(gt=0)
+    mtp: Mtp = Mtp()
+    balance: Balance = Balance()
+
+
+class ContextStep(Section):
+    """One step of the context extension (paper section 2.3)."""
+
+    sequence_length: int = Field(gt=0)
+    tokens: int = Field(gt=0)
+
+
+class MidtrainSection(TrainSection):
+    rope_base: float = Field(gt=0)
+    contexts: list[ContextStep] = Field(min_length=1)
+    mtp: Mtp = Mtp()
+    balance: Balance = Balance()
+
+
+class DsaWarmupSection(TrainSection):
+    """Only the indexer trains; ``optimizer.adamw_lr`` is its rate."""
+
+    sequence_length: int = Field(gt=0)
+    tokens: int = Field(gt=0)
+
+
+class DsaAdaptSection(TrainSection):
+    sequence_length: int = Field(gt=0)
+    tokens: int = Field(gt=0)
+    indexer_loss_weight: float = 1.0
+    mtp: Mtp = Mtp()
+    balance: Balance = Balance()
+
+
+class SftSection(TrainSection):
+    sequence_length: int = Field(gt=0)
+    epochs: float = Field(gt=0)
+    indexer_loss_weight: float = 1.0
+    balance: Balance = Balance()

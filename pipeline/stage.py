@@ -1,0 +1,242 @@
+"""The stage contract and its command line.
+
+A stage is a module with a function ``run(context) -> metrics`` and three lines at its end::
+
+    if __name__ == "__main__":
+        run_stage("sft", run)
+
+It reads only the recipe sections and artifacts that ``dvc.yaml`` lists for it, writes one artifact folder, and is
+started by DVC, by the flows or by hand: ``python -m tasks.sft --recipe tiny``. A stage whose artifact already has
+the identity that this run would have does nothing.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import platform
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pipeline import artifacts
+from pipeline.errors import UserError, run_command
+from pipeline.graph import Stage, load_graph
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe, load_recipe
+from pipeline.tracking import Metrics
+
+METRICS = "metrics.json"
+RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "datasketch", "pydantic")
+
+
+@dataclass
+class Context:
+    """What a stage is given."""
+
+    stage: str
+    recipe: "Sections"  # ``context.recipe.model``; a section that dvc.yaml does not list for the stage is an error
+    section: Any  # the stage's own section
+    seed: int
+    inputs: dict[str, Path]  # verified artifact folder of each input stage
+    input_records: dict[str, dict]
+    out: Path  # write the payload here; it is published after ``run`` returns
+    scratch: Path  # survives a rerun of the same identity
+    identity: str
+    progress: Progress
+    metrics: Metrics
+    facts: dict[str, Any] = field(default_factory=dict)  # put into the record: tokens, device, ...
+
+
+class Sections:
+    """The sections of a recipe that a stage may read."""
+
+    def __init__(self, recipe: Recipe, allowed: tuple[str, ...]):
+        self._recipe, self._allowed = recipe, allowed
+        self.name = recipe.name
+
+    def __getattr__(self, section: str) -> Any:
+        if section not in self._allowed:
+            raise AttributeError(f"dvc.yaml does not list recipe section {section!r} for this stage")
+        return getattr(self._recipe, section)
+
+    def resolved(self) -> dict:
+        return {name: _plain(getattr(self._recipe, name)) for name in self._allowed}
+
+
+def run_stage(name: str, run: Callable[[Context], dict[str, float]]) -> None:
+    """The command line of a stage; never returns."""
+    parser = argparse.ArgumentParser(prog=f"python -m {load_graph()[name].module}", description=run.__doc__)
+    parser.add_argument("--recipe", required=True, help="a name in recipes/ or a path to a recipe file")
+    parser.add_argument("--force", action="store_true", help="run although the artifact is up to date")
+    arguments = parser.parse_args()
+    run_command(lambda: execute(name, run, arguments.recipe, arguments.force))
+
+
+def execute(
+    name: str, run: Callable[[Context], dict[str, float]], recipe_name: str, force: bool = False
+) -> None:
+    """Run one stage of a recipe unless its artifact is up to date, and publish what it made."""
+    stage = load_graph()[name]
+    recipe = load_recipe(recipe_name)
+    _die_with_parent()
+    final = artifacts.artifact_dir(recipe.name, name)
+    scratch = artifacts.run_dir(recipe.name, name)
+    scratch.mkdir(parents=True, exist_ok=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(scratch):
+        artifacts.recover(final)
+        inputs = {source: artifacts.artifact_dir(recipe.name, source) for source in stage.inputs}
+        records = {source: artifacts.verify(folder) for source, folder in inputs.items()}
+        identity_parts = identity_of(stage, recipe, records)
+        identity = artifacts.digest_of(identity_parts)
+        if not force and is_current(final, identity):
+            print(f"{name}: up to date", file=sys.stderr)
+            return
+        _claim_scratch(scratch, identity, force)
+        sections = Sections(recipe, stage.sections)
+        started = time.time()
+        draft = final.with_name(f".{name}.draft")
+        draft.mkdir()
+        metrics = Metrics(scratch, recipe.name, name, identity, sections.resolved(), records)
+        context = Context(
+            stage=name, recipe=sections, section=getattr(recipe, name, None), seed=recipe.seed, inputs=inputs,
+            input_records=records, out=draft, scratch=scratch, identity=identity,
+            progress=Progress(scratch, name), metrics=metrics,
+        )  # fmt: skip
+        try:
+            result = _run_guarded(run, context)
+            (draft / METRICS).write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+            record = artifacts.publish(draft, final, _record(context, identity_parts, result, started))
+        except BaseException as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            metrics.close(failed=str(error) or type(error).__name__)
+            raise
+        metrics.finish(record)
+        print(f"{name}: done in {record['seconds']:.1f} s -> {final}", file=sys.stderr)
+
+
+def identity_of(stage: Stage, recipe: Recipe, records: dict[str, dict]) -> dict:
+    """What decides a stage's result: its sections, the content of its inputs and, for data stages, its code."""
+    return {
+        "stage": stage.name,
+        "sections": {name: _plain(getattr(recipe, name)) for name in stage.sections},
+        "inputs": {source: record["content"] for source, record in records.items()},
+        "code": artifacts.hash_code(stage.code),
+    }
+
+
+def is_current(folder: Path, identity: str) -> bool:
+    """Whether a finished, undamaged artifact of this identity is there."""
+    record = artifacts.read_record(folder)
+    if record is None or record["identity"] != identity:
+        return False
+    try:
+        artifacts.verify(folder)
+    except UserError:
+        return False
+    return True
+
+
+def _run_guarded(run: Callable[[Context], dict[str, float]], context: Context) -> dict[str, float]:
+    """Run the stage; a full disk becomes one sentence."""
+    try:
+        return run(context)
+    except OSError as error:
+        if error.errno in (28, 122):  # no space left, quota exceeded
+            raise UserError(
+                f"the disk is full while stage {context.stage} writes {error.filename or context.out}: free some space and start it again"
+            ) from error
+        raise
+
+
+def _record(context: Context, identity_parts: dict, metrics: dict, started: float) -> dict:
+    return {
+        "stage": context.stage,
+        "recipe": context.recipe.name,
+        "identity": context.identity,
+        **{key: identity_parts[key] for key in ("sections", "inputs", "code")},
+        "seed": context.seed,
+        "metrics": metrics,
+        "facts": context.facts,
+        "started": started,
+        "seconds": time.time() - started,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "git_commit": git_commit(),
+        "host": {"system": platform.platform(), "machine": platform.machine(), "cores": os.cpu_count()},
+        "python": platform.python_version(),
+        "packages": _package_versions(),
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the working tree, with ``+changes`` when it differs; None outside a repository."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+changes" if changed.strip() else "")
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {}
+    for package in RECORDED_PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+class _only_one:
+    """A lock on the scratch folder: two processes of one stage would destroy each other's checkpoints."""
+
+    def __init__(self, scratch: Path):
+        self.path = scratch / "lock"
+
+    def __enter__(self) -> None:
+        self.file = open(self.path, "w")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another process is running this stage (it holds {self.path}): wait for it or stop it"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def _claim_scratch(scratch: Path, identity: str, force: bool) -> None:
+    """Keep scratch of the same identity (so that a killed run goes on), drop that of any other."""
+    owner = scratch / "identity"
+    if force or not owner.exists() or owner.read_text() != identity:
+        for path in scratch.iterdir():
+            if path.name not in ("lock", "log.txt", "cache"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    owner.write_text(identity)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux for SIGTERM when the parent dies: DVC and Prefect leave their children alive when they are killed."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

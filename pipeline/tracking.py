@@ -1,0 +1,54 @@
+"""Metrics of a run: ``metrics.jsonl`` always; MLflow beside it when it is installed, and never fatal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.mlflow_sink import MlflowSink
+
+FILE = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends ``{"step": n, "train/loss": x, ...}`` lines to ``metrics.jsonl`` and mirrors them to MLflow."""
+
+    def __init__(
+        self, folder: Path, recipe: str, stage: str, identity: str, sections: dict, inputs: dict[str, dict]
+    ):
+        self.path = folder / FILE
+        self._sink = MlflowSink.open(recipe, stage, identity, sections, inputs)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Record values at a step. A value that is not finite is written as null, so that the file stays JSON."""
+        finite = {key: value if abs(value) < float("inf") else None for key, value in values.items()}
+        with open(self.path, "a") as file:
+            file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+        self._sink.log(step, {key: value for key, value in finite.items() if value is not None})
+
+    def rewind(self, step: int) -> None:
+        """Forget lines after ``step``: a resumed run writes them again."""
+        rows = [row for row in read_metrics(self.path.parent) if row["step"] <= step]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        temporary.replace(self.path)
+
+    def finish(self, record: dict) -> None:
+        """Close the run as finished, with its result and its record."""
+        self._sink.finish(record)
+
+    def close(self, failed: str) -> None:
+        """Close the run as failed, with the reason."""
+        self._sink.fail(failed)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """All lines that a stage wrote in its run folder; a last line cut by a kill is left out."""
+    path = folder / FILE
+    rows = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+    return rows
