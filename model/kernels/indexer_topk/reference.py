@@ -1,0 +1,71 @@
+"""Lightning indexer: score every visible key for every query and keep the best (DeepSeek-V3.2 eq. 1; paper
+section 2.1.1).
+
+B batch, T queries, S keys, I indexer heads, J indexer dim, K top-k.
+"""
+
+import torch
+
+# Rows of queries handled at once: bounds the (B, tile, I, S) product.
+QUERY_TILE = 512
+
+
+def indexer_scores(q_BTIJ: torch.Tensor, k_BSJ: torch.Tensor, weight_BTI: torch.Tensor) -> torch.Tensor:
+    """Score of every key for every query: ``sum_i weight_i * relu(q_i . k)``; differentiable.
+
+    The constants ``I**-0.5 * J**-0.5`` are the caller's: they belong in ``weight_BTI``.
+
+    Args:
+        q_BTIJ: indexer queries, any float dtype.
+        k_BSJ: indexer keys, one for all heads, same dtype.
+        weight_BTI: weight of each head for each query.
+
+    Returns:
+        score_BTS, float32 (float64 for float64 inputs), nothing masked.
+    """
+    dtype = torch.promote_types(q_BTIJ.dtype, torch.float32)
+    B, T, I, J = q_BTIJ.shape
+    dot_BTIS = (q_BTIJ.to(dtype).reshape(B, T * I, J) @ k_BSJ.to(dtype).transpose(1, 2)).view(B, T, I, -1)
+    return (weight_BTI.to(dtype).unsqueeze(2) @ dot_BTIS.relu()).squeeze(2)
+
+
+def visible_mask(start_BT: torch.Tensor, stop_BT: torch.Tensor, keys: int) -> torch.Tensor:
+    """bool (B, T, keys): True where the query sees the key, ``start <= key < stop``."""
+    key_S = torch.arange(keys, device=start_BT.device, dtype=start_BT.dtype)
+    return (key_S >= start_BT.unsqueeze(-1)) & (key_S < stop_BT.unsqueeze(-1))
+
+
+@torch.no_grad()
+def indexer_topk(
+    q_BTIJ: torch.Tensor,
+    k_BSJ: torch.Tensor,
+    weight_BTI: torch.Tensor,
+    start_BT: torch.Tensor,
+    stop_BT: torch.Tensor,
+    top_k: int,
+) -> torch.Tensor:
+    """The ``top_k`` visible keys of highest score for every query. No gradient.
+
+    Args:
+        q_BTIJ, k_BSJ, weight_BTI: as in ``indexer_scores``.
+        start_BT, stop_BT: int32; query t sees the keys ``start <= s < stop`` (``0 <= start <= stop <= S``).
+        top_k: K, at least 1; may exceed S.
+
+    Returns:
+        index_BTK int32: key indices in descending order of score, equal scores in ascending order of key
+        index, then -1 where fewer than K keys are visible. K is exactly ``top_k``.
+    """
+    B, T = start_BT.shape
+    S = k_BSJ.shape[1]
+    index_BTK = torch.full((B, T, top_k), -1, dtype=torch.int32, device=q_BTIJ.device)
+    for t in range(0, T, QUERY_TILE):
+        rows = slice(t, t + QUERY_TILE)
+        score = indexer_scores(q_BTIJ[:, rows], k_BSJ, weight_BTI[:, rows])
+        visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], S)
+        score = score.masked_fill(~visible, float("-inf"))
+        # A stable sort keeps equal scores in key order. Zeros are common (every head's ReLU off), so ties are
+        # real.
+        order = score.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
+        chosen = order.masked_fill(~visible.gather(-1, order), -1)
+        index_BTK[:, rows, : order.shape[-1]] = chosen.to(torch.int32)
+    return index_BTK

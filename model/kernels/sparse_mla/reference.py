@@ -1,0 +1,44 @@
+"""Attention over selected keys in MLA's absorbed form: one latent key-value row serves all heads (paper
+section 2.1.1).
+
+B batch, T queries, S keys, N heads, K selected keys, C kv latent, R rope dim, X = C + R.
+"""
+
+import torch
+
+
+def sparse_mla(
+    q_BTNX: torch.Tensor, kv_BSX: torch.Tensor, index_BTK: torch.Tensor, scale: float, latent: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention of every query over its own selected keys. Gradients flow to ``q_BTNX`` and
+    ``kv_BSX``.
+
+    Args:
+        q_BTNX: queries with W_UK absorbed (first C features) and the rotated part (last R).
+        kv_BSX: normalised kv latent (first C features) and the rotated shared key (last R), same dtype.
+        index_BTK: int32 key indices into S, each at most once per query; negative entries select nothing.
+        scale: factor of the scores before the softmax.
+        latent: C; the values are ``kv_BSX[..., :latent]``.
+
+    Returns:
+        out_BTNC in q's dtype: the attention-weighted latent, zero for a query that selects nothing;
+        lse_BTN, float32 (float64 for float64 inputs): natural log-sum-exp of the scaled scores, -inf for such
+        a query. No gradient flows through lse.
+    """
+    dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
+    absent_BT1K = (index_BTK < 0).unsqueeze(2)
+    selected_BTKX = gather_rows(kv_BSX, index_BTK)
+    score_BTNK = (q_BTNX @ selected_BTKX.transpose(2, 3)).to(dtype) * scale
+    score_BTNK = score_BTNK.masked_fill(absent_BT1K, float("-inf"))
+    lse_BTN = score_BTNK.detach().logsumexp(-1)
+    # A query without keys has only -inf scores: its softmax is NaN, and zero is meant.
+    weight_BTNK = score_BTNK.softmax(-1).masked_fill(absent_BT1K, 0.0)
+    return weight_BTNK.to(q_BTNX.dtype) @ selected_BTKX[..., :latent], lse_BTN
+
+
+def gather_rows(row_BSX: torch.Tensor, index_BTK: torch.Tensor) -> torch.Tensor:
+    """(B, T, K, X): ``row_BSX[b, index_BTK[b, t, k]]``; row 0 stands in for negative entries."""
+    B, T, K = index_BTK.shape
+    index = index_BTK.clamp(min=0).long().view(B, T * K)
+    batch = torch.arange(B, device=row_BSX.device).unsqueeze(1)
+    return row_BSX[batch, index].view(B, T, K, -1)
