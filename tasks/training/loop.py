@@ -1,0 +1,212 @@
+"""The training loop that all stages share: accumulate, clip, step, log, validate, save, resume.
+
+A run is a pure function of (recipe, inputs, seed): the rows of a step and its random numbers come from (seed, step)
+alone, so k steps, a kill and the rest equal all steps in one go bit for bit on CPU.
+"""
+
+import math
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from pipeline.errors import UserError
+from pipeline.recipe.training import TrainSection
+from pipeline.stage import Context
+from tasks.training import checkpoint
+from tasks.training.batches import Batch, Batches, rows_of_step
+from tasks.training.throughput import Throughput
+
+# objective(batch) -> (loss to backpropagate, values to log)
+Objective = Callable[[Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+@dataclass
+class Phase:
+    """One run of the loop over one kind of batch; mid-training has a phase for each context length."""
+
+    name: str
+    batches: Batches
+    steps: int
+    validation: list[Batch] = field(default_factory=list)
+
+
+@dataclass
+class Job:
+    """What a stage hands to the loop."""
+
+    context: Context
+    section: TrainSection
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    phases: list[Phase]
+    device: torch.device
+    flops_per_token: Callable[[int], float]  # of training at a sequence length
+    after_step: Callable[[], dict[str, float]] = (
+        dict  # after each optimizer step: expert balance and what it logs
+    )
+    validate: Objective | None = None  # when it differs from the objective
+
+
+def steps_for(section: TrainSection, tokens: int, length: int) -> int:
+    """Optimizer steps that ``tokens`` make. Raises ``UserError`` when the batch words do not fit together."""
+    micro_tokens = section.micro_batch * length
+    if section.global_batch_tokens % micro_tokens:
+        raise UserError(
+            f"global_batch_tokens {section.global_batch_tokens} is no multiple of micro_batch x sequence_length = {micro_tokens}"
+        )
+    steps = tokens // section.global_batch_tokens
+    if steps < 1:
+        raise UserError(f"{tokens} tokens are less than one global batch of {section.global_batch_tokens}")
+    return steps
+
+
+def train(job: Job) -> dict[str, float]:
+    """Run all phases from the last checkpoint, if any, and return the final values.
+
+    Raises ``UserError`` on a loss that is not finite (naming the batch) and ``SystemExit`` after a SIGTERM,
+    once the state is saved.
+    """
+    total = sum(phase.steps for phase in job.phases)
+    step, tokens, last = _resume(job)
+    job.context.metrics.rewind(step)
+    throughput = Throughput(job.device)
+    stop = _StopSignal()
+    job.model.train()
+    while step < total:
+        phase, offset = _phase_at(job.phases, step)
+        if offset == 0:
+            # The value before the first step shows what the stage gains.
+            last |= _validate(job, phase, step, tokens)
+        values = _step(job, phase, step, offset, total)
+        step += 1
+        tokens += job.section.global_batch_tokens
+        done = offset + 1 == phase.steps
+        rate = throughput.add(job.section.global_batch_tokens, job.flops_per_token(phase.batches.length))
+        last |= values | rate | {"train/tokens": tokens}
+        job.context.metrics.log(step, values | rate | {"train/tokens": tokens})
+        note = f"loss {values['train/loss']:.3f}, {rate['perf/tokens_per_s']:,.0f} tok/s"
+        job.context.progress.update(phase.name, offset + 1, phase.steps, "step", note)
+        if done or step % job.section.validate_every_steps == 0:
+            last |= _validate(job, phase, step, tokens)
+            throughput.skip()
+        if stop.asked or step % job.section.save_every_steps == 0 or step == total:
+            _save(job, step, tokens, last)
+            throughput.skip()
+        if stop.asked:
+            raise SystemExit(
+                f"{job.context.stage}: stopped after step {step} of {total}; start it again to go on"
+            )
+    job.context.facts |= {"tokens": tokens, "steps": step, "device": str(job.device)}
+    return last
+
+
+def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[str, float]:
+    section = job.section
+    length = phase.batches.length
+    micro_steps = section.global_batch_tokens // (section.micro_batch * length)
+    rows = rows_of_step(phase.batches.rows, section.micro_batch * micro_steps, job.context.seed, offset)
+    factor = schedule_factor(section, step, total)
+    for group in job.optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+    torch.manual_seed(job.context.seed * 1_000_003 + step)
+    job.optimizer.zero_grad(set_to_none=True)
+    sums: dict[str, torch.Tensor] = {}
+    for micro in range(micro_steps):
+        batch = phase.batches.take(rows[micro * section.micro_batch :][: section.micro_batch]).to(job.device)
+        loss, values = job.objective(batch)
+        if not math.isfinite(loss.item()):
+            raise UserError(
+                f"the loss is {loss.item()} at step {step} of stage {job.context.stage} on {', '.join(batch.names[:4])}"
+                f"{' ...' if len(batch.names) > 4 else ''}: look at these rows or lower the learning rate"
+            )
+        (loss / micro_steps).backward()
+        for key, value in ({"train/loss": loss} | values).items():
+            sums[key] = sums.get(key, 0) + value.detach() / micro_steps
+    norm = nn.utils.clip_grad_norm_(
+        (p for p in job.model.parameters() if p.grad is not None), section.optimizer.clip
+    )
+    if not math.isfinite(norm.item()):
+        raise UserError(
+            f"the gradient norm is {norm.item()} at step {step} of stage {job.context.stage}: lower the learning rate"
+        )
+    job.optimizer.step()
+    logged = {key: float(value) for key, value in sums.items()}
+    return (
+        logged
+        | job.after_step()
+        | {"optim/lr": job.optimizer.param_groups[0]["lr"], "optim/grad_norm": norm.item()}
+    )
+
+
+def schedule_factor(section: TrainSection, step: int, total: int) -> float:
+    """Share of the peak learning rate at a step (from 0) of ``total``: warm-up, then the section's decay."""
+    schedule = section.schedule
+    if step < schedule.warmup_steps:
+        return (step + 1) / (schedule.warmup_steps + 1)
+    if schedule.shape == "constant":
+        return 1.0
+    progress = (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
+    left = 1 - progress if schedule.shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return schedule.final + (1 - schedule.final) * left
+
+
+@torch.no_grad()
+def _validate(job: Job, phase: Phase, step: int, tokens: int) -> dict[str, float]:
+    """Mean of the objective's values over the phase's validation batches, as ``val/...``."""
+    if not phase.validation:
+        return {}
+    job.model.eval()
+    objective = job.validate or job.objective
+    sums: dict[str, float] = {}
+    for batch in phase.validation:
+        loss, values = objective(batch.to(job.device))
+        for key, value in ({"train/loss": loss} | values).items():
+            name = key.replace("train/", "val/")
+            sums[name] = sums.get(name, 0.0) + float(value) / len(phase.validation)
+    job.model.train()
+    kept = {key: value for key, value in sums.items() if not key.startswith("moe/")}
+    job.context.metrics.log(step, kept)
+    return kept
+
+
+def _phase_at(phases: list[Phase], step: int) -> tuple[Phase, int]:
+    for phase in phases:
+        if step < phase.steps:
+            return phase, step
+        step -= phase.steps
+    raise IndexError("past the last step")
+
+
+def _save(job: Job, step: int, tokens: int, last: dict[str, float]) -> None:
+    state = {
+        "step": step, "tokens": tokens, "values": last,
+        "model": job.model.state_dict(), "optimizer": job.optimizer.state_dict(),
+    }  # fmt: skip
+    checkpoint.save(job.context.scratch, step, state, job.section.keep_last)
+
+
+def _resume(job: Job) -> tuple[int, int, dict[str, float]]:
+    state = checkpoint.load_latest(job.context.scratch, job.device)
+    if state is None:
+        return 0, 0, {}
+    job.model.load_state_dict(state["model"])
+    job.optimizer.load_state_dict(state["optimizer"])
+    print(f"{job.context.stage}: going on from step {state['step']}", flush=True)
+    return state["step"], state["tokens"], state["values"]
+
+
+class _StopSignal:
+    """SIGTERM asks the loop to save and stop after the current step."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
