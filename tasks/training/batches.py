@@ -37,7 +37,7 @@ class Batches(Protocol):
 
 
 def rows_of_step(total: int, per_step: int, seed: int, step: int) -> np.ndarray:
-    """The ``per_step`` row numbers of optimizer step ``step`` (from 0): permutations of all rows, end to end."""
+    """The ``per_step`` row numbers of optimizer step ``step`` (from 0): all rows permuted, end to end."""
     first = step * per_step
     picked = []
     for position in range(first, first + per_step):
@@ -58,7 +58,7 @@ def _permutation(total: int, seed: int, epoch: int) -> np.ndarray:
 
 
 class StreamBatches:
-    """Windows of a token stream, for pre-training: cut at the window's edge, no best-fit packing (GLM-4.5 2.3)."""
+    """Windows of a token stream, for pre-training: cut at the edge, no best-fit packing (GLM-4.5 2.3)."""
 
     def __init__(self, folder: Path, length: int, file: str = "tokens.bin"):
         meta = json.loads((folder / "meta.json").read_text())

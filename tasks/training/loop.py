@@ -1,7 +1,7 @@
 """The training loop that all stages share: accumulate, clip, step, log, validate, save, resume.
 
-A run is a pure function of (recipe, inputs, seed): the rows of a step and its random numbers come from (seed, step)
-alone, so k steps, a kill and the rest equal all steps in one go bit for bit on CPU.
+A run is a pure function of (recipe, inputs, seed): the rows of a step and its random numbers come from
+(seed, step) alone, so k steps, a kill and the rest equal all steps in one go bit for bit on CPU.
 """
 
 import math
@@ -57,7 +57,8 @@ def steps_for(section: TrainSection, tokens: int, length: int) -> int:
     micro_tokens = section.micro_batch * length
     if section.global_batch_tokens % micro_tokens:
         raise UserError(
-            f"global_batch_tokens {section.global_batch_tokens} is no multiple of micro_batch x sequence_length = {micro_tokens}"
+            f"global_batch_tokens {section.global_batch_tokens} is no multiple of "
+            f"micro_batch x sequence_length = {micro_tokens}"
         )
     steps = tokens // section.global_batch_tokens
     if steps < 1:
@@ -120,9 +121,10 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
         batch = phase.batches.take(rows[micro * section.micro_batch :][: section.micro_batch]).to(job.device)
         loss, values = job.objective(batch)
         if not math.isfinite(loss.item()):
+            where = ", ".join(batch.names[:4]) + (" ..." if len(batch.names) > 4 else "")
             raise UserError(
-                f"the loss is {loss.item()} at step {step} of stage {job.context.stage} on {', '.join(batch.names[:4])}"
-                f"{' ...' if len(batch.names) > 4 else ''}: look at these rows or lower the learning rate"
+                f"the loss is {loss.item()} at step {step} of stage {job.context.stage} on {where}: "
+                "look at these rows or lower the learning rate"
             )
         (loss / micro_steps).backward()
         for key, value in ({"train/loss": loss} | values).items():
@@ -132,7 +134,8 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
     )
     if not math.isfinite(norm.item()):
         raise UserError(
-            f"the gradient norm is {norm.item()} at step {step} of stage {job.context.stage}: lower the learning rate"
+            f"the gradient norm is {norm.item()} at step {step} of stage {job.context.stage}: "
+            "lower the learning rate"
         )
     job.optimizer.step()
     logged = {key: float(value) for key, value in sums.items()}

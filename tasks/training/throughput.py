@@ -1,4 +1,4 @@
-"""Tokens per second and MFU: achieved training FLOP/s over what a plain matrix product reaches on this device."""
+"""Tokens per second and MFU: training FLOP/s over what a plain matrix product reaches on this device."""
 
 import time
 from functools import cache
