@@ -1,0 +1,43 @@
+"""All environments by name."""
+
+from collections.abc import Iterable
+
+from environments.arithmetic import Arithmetic
+from environments.code import Code
+from environments.dialogue import Dialogue
+from environments.graph import Graph
+from environments.interface import Environment
+from environments.lookup import Lookup
+from environments.strings import Strings
+from environments.table import Table
+from environments.tools import Tools
+from pipeline.errors import UserError
+
+
+def environments(documents: Iterable[str] = ()) -> dict[str, Environment]:
+    """Every environment by name. ``documents`` are Python sources for look-ups in real code; without them that
+    family of ``lookup`` is left out. A stored task needs no documents to be run and verified.
+    """
+    made = (Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue())
+    return {environment.name: environment for environment in made}
+
+
+def family_names(catalog: dict[str, Environment], evaluation_only: bool = False) -> list[str]:
+    """``environment/family`` of all trained families, or of those kept for evaluation."""
+    names = []
+    for environment in catalog.values():
+        families = environment.evaluation_only if evaluation_only else environment.families
+        names += [f"{environment.name}/{family}" for family in families]
+    return names
+
+
+def find_family(catalog: dict[str, Environment], name: str) -> tuple[Environment, str]:
+    """The environment and family of ``environment/family``. Raises ``UserError`` with the known names."""
+    environment, _, family = name.partition("/")
+    if environment not in catalog:
+        raise UserError(f"there is no environment {environment!r} in {name!r} (known: {', '.join(catalog)})")
+    found = catalog[environment]
+    if family not in found.families + found.evaluation_only:
+        known = ", ".join(found.families + found.evaluation_only)
+        raise UserError(f"environment {environment} has no family {family!r} (known: {known})")
+    return found, family

@@ -1,0 +1,79 @@
+"""A plain child process for snippets of trusted size: limits on time, memory, files and output; the whole group killed.
+
+It does not cut off the network or the file system: that takes a real sandbox. Python starts isolated (``-I -S``), so
+neither the environment nor installed packages can change what runs.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+
+MAX_OUTPUT_BYTES = 64_000
+
+# Runs before the snippet, inside the child: limits cannot be raised again.
+_LIMITS = """\
+import resource as r, sys
+for kind, limit in ((r.RLIMIT_CPU, {cpu}), (r.RLIMIT_AS, {memory}), (r.RLIMIT_FSIZE, 0), (r.RLIMIT_NPROC, 0),
+                    (r.RLIMIT_CORE, 0), (r.RLIMIT_NOFILE, 16)):
+    r.setrlimit(kind, (limit, limit))
+"""
+
+
+class SandboxError(Exception):
+    """The sandbox itself failed: no statement about what ran in it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    returncode: int  # negative: the signal that killed it
+    output: str  # of standard output, cut at 64,000 bytes
+    timed_out: bool
+
+
+async def run_python(program: str, text: str, seconds: float = 2.0, memory_mb: int = 256) -> Outcome:
+    """Run a Python program with ``text`` on its standard input. Raises ``SandboxError`` when it cannot be started."""
+    limits = _LIMITS.format(cpu=int(seconds) + 1, memory=memory_mb * 2**20)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", "-c", limits + program,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True, env={}, cwd="/",
+        )  # fmt: skip
+    except OSError as error:
+        raise SandboxError(f"cannot start a child process: {error}") from error
+    timed_out = False
+    try:
+        output = await asyncio.wait_for(_talk(process, text), seconds)
+    except TimeoutError:
+        output, timed_out = b"", True
+    finally:
+        _kill_group(process.pid)
+        returncode = await process.wait()
+    return Outcome(returncode, output.decode(errors="replace"), timed_out)
+
+
+async def _talk(process: asyncio.subprocess.Process, text: str) -> bytes:
+    assert process.stdin and process.stdout
+    process.stdin.write(text.encode())
+    try:
+        await process.stdin.drain()
+        process.stdin.close()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it ended without reading
+    chunks, size = [], 0
+    while chunk := await process.stdout.read(8192):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size >= MAX_OUTPUT_BYTES:
+            return b"".join(chunks)[:MAX_OUTPUT_BYTES]
+    await process.wait()
+    return b"".join(chunks)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # all of it has ended
