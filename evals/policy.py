@@ -1,0 +1,95 @@
+"""What a suite may ask of a model. Suites know nothing else about it: a checkpoint here, a server elsewhere."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Message = dict[str, Any]  # OpenAI's form: role, content, reasoning_content, tool_calls
+Mode = Literal["interleaved", "preserved", "off"]  # GLM-5's thinking modes
+Attention = Literal["dense", "sparse", "window", "random"]
+
+
+@dataclass(frozen=True)
+class Chat:
+    messages: list[Message]
+    tools: list[dict] | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One sampled assistant turn. ``valid`` says whether it keeps to the chat format, ``reason`` why not."""
+
+    message: Message
+    tokens: int
+    valid: bool
+    reason: str | None
+    finish: str  # "stop", "tool_calls" or "length"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One text under the model: negative log-likelihood in nats, size in bytes and text of each token, in order."""
+
+    nats: np.ndarray
+    sizes: np.ndarray
+    pieces: list[str]
+
+
+@dataclass(frozen=True)
+class IndexerQuality:
+    """How well the lightning indexer finds what dense attention looks at, over one text; a value a layer.
+
+    ``kl`` is the mean over queries of KL(attention || indexer) in nats. The others are mean shares of the
+    head-averaged attention mass, over the queries that see more keys than the budget: ``held`` by the indexer's
+    top-k, ``best`` by the best possible k keys, ``window`` by the last k keys.
+    """
+
+    kl: list[float]
+    held: list[float]
+    best: list[float]
+    window: list[float]
+
+
+class Policy(Protocol):
+    attentions: tuple[Attention, ...]  # that this model can run; the first is its own
+    top_k: int  # budget of keys of every attention that is not dense
+
+    def generate(self, chats: list[Chat], mode: Mode, max_new_tokens: int) -> list[Reply]:
+        """The next assistant turn of each chat, greedily."""
+        ...
+
+    def complete(self, prompts: list[str], max_new_tokens: int, attention: Attention) -> list[str]:
+        """Text that continues each prompt as a document, greedily, up to the document's end."""
+        ...
+
+    def logprobs(self, texts: list[str], max_tokens: int, attention: Attention) -> list[Scored]:
+        """Likelihood of the first ``max_tokens`` tokens of each text as the beginning of a document."""
+        ...
+
+    def indexer_quality(self, texts: list[str], max_tokens: int) -> list[IndexerQuality]:
+        """Only where ``attentions`` holds "sparse"."""
+        ...
+
+    def segments(self, chat: Chat, mode: Mode) -> list[tuple[str, bool]]:
+        """The chat as the model reads it: runs of text, and whether the model itself has to sample them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Score:
+    """A value with its 95 % interval over ``n`` items. ``numerators`` over ``denominators`` are the items' own."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    n: int
+    numerators: list[float] = field(repr=False)
+    denominators: list[float] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Result:
+    scores: list[Score]
+    samples: list[dict[str, Any]]

@@ -1,0 +1,42 @@
+"""What all suites share: the protocol's hash, and scores from the values of items."""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from evals.policy import Policy, Result, Score
+from evals.statistics import bootstrap_ratio, wilson
+from pipeline.artifacts import digest_of
+
+
+class Suite(Protocol):
+    name: str
+
+    def protocol(self) -> dict[str, Any]:
+        """All that decides a score beside the checkpoint: version, items, settings. Plain JSON values."""
+        ...
+
+    def run(self, policy: Policy) -> Result: ...
+
+
+def protocol_hash(suite: Suite) -> str:
+    """Two scores may be compared when their suites' hashes are equal."""
+    return digest_of({"suite": suite.name, **suite.protocol()})
+
+
+def ratio(name: str, numerators: list[float], denominators: list[float]) -> Score:
+    """``sum / sum`` with a bootstrap interval over items."""
+    low, high = bootstrap_ratio(np.array(numerators), np.array(denominators))
+    value = float(np.sum(numerators) / np.sum(denominators))
+    return Score(name, value, low, high, len(numerators), list(numerators), list(denominators))
+
+
+def mean(name: str, values: list[float]) -> Score:
+    """The mean of unbounded values with a bootstrap interval."""
+    return ratio(name, values, [1.0] * len(values))
+
+
+def share(name: str, values: list[float]) -> Score:
+    """The mean of values in [0, 1] with a Wilson interval."""
+    low, high = wilson(float(np.sum(values)), len(values))
+    return Score(name, float(np.mean(values)), low, high, len(values), list(values), [1.0] * len(values))
