@@ -1,10 +1,11 @@
 """The graph of stages, read from ``dvc.yaml``: the only place where it is written down.
 
-A stage there is a ``foreach`` over the active recipes. Its dependencies under ``artifacts/`` are other stages,
-its other dependencies are code, and its ``params`` name the recipe sections that it may read.
+A stage there is a ``foreach`` over the active recipes. Its dependencies under ``artifacts/`` are other
+stages, its other dependencies are code, and its ``params`` name the recipe sections that it may read.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Stage:
     code: tuple[str, ...]  # code paths that its identity holds (data stages only)
     sections: tuple[str, ...]  # recipe sections it may read
     description: str
+    accelerator: bool = False  # trains or samples a model: one such stage at a time on a machine
 
 
 def load_graph(path: Path | str = "dvc.yaml") -> dict[str, Stage]:
@@ -52,6 +54,18 @@ def descendants(graph: dict[str, Stage], name: str) -> set[str]:
     return {other for other in graph if name in ancestors(graph, other)}
 
 
+def select(graph: dict[str, Stage], start: str | None, only: Collection[str]) -> list[str]:
+    """Stages to run, in order: all, or ``start`` with all that follows from it, or exactly ``only``."""
+    for name in [*only, *([start] if start else [])]:
+        if name not in graph:
+            raise UserError(f"there is no stage {name!r} in dvc.yaml (stages: {', '.join(graph)})")
+    if only:
+        wanted = set(only)
+    else:
+        wanted = set(graph) if start is None else {start} | descendants(graph, start)
+    return [name for name in graph if name in wanted]
+
+
 def _read_stage(name: str, entry: dict) -> Stage:
     body = entry["do"]
     module = re.search(r"-m\s+([\w.]+)", body["cmd"])
@@ -68,7 +82,10 @@ def _read_stage(name: str, entry: dict) -> Stage:
     for params in body.get("params", []):
         for keys in params.values():
             sections.update(dict.fromkeys(keys))
-    return Stage(name, module.group(1), tuple(inputs), tuple(code), tuple(sections), body.get("desc", ""))
+    return Stage(
+        name, module.group(1), tuple(inputs), tuple(code), tuple(sections), body.get("desc", ""),
+        accelerator=body.get("meta", {}).get("accelerator", False),
+    )  # fmt: skip
 
 
 def _in_order(stages: dict[str, Stage]) -> dict[str, Stage]:

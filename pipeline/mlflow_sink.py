@@ -1,5 +1,7 @@
 """Mirror of a stage's metrics in MLflow."""
 
+PARENT = "GLM5_MLFLOW_PARENT"  # name of the pipeline run that a stage belongs to
+
 
 class MlflowSink:
     """Writes to MLflow from its own thread; whatever fails there is said once and never stops the stage."""

@@ -5,9 +5,9 @@ A stage is a module with a function ``run(context) -> metrics`` and three lines 
     if __name__ == "__main__":
         run_stage("sft", run)
 
-It reads only the recipe sections and artifacts that ``dvc.yaml`` lists for it, writes one artifact folder, and is
-started by DVC, by the flows or by hand: ``python -m tasks.sft --recipe tiny``. A stage whose artifact already has
-the identity that this run would have does nothing.
+It reads only the recipe sections and artifacts that ``dvc.yaml`` lists for it, writes one artifact folder, and
+is started by DVC, by the flows or by hand: ``python -m tasks.sft --recipe tiny``. A stage whose artifact already
+has the identity that this run would have does nothing.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from pipeline.recipe import Recipe, load_recipe
 from pipeline.tracking import Metrics
 
 METRICS = "metrics.json"
+FORCE = "GLM5_FORCE"  # set to 1 by an orchestrator that cannot change a stage's command line
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "datasketch", "pydantic")
 
 
@@ -43,7 +44,7 @@ class Context:
     """What a stage is given."""
 
     stage: str
-    recipe: "Sections"  # ``context.recipe.model``; a section that dvc.yaml does not list for the stage is an error
+    recipe: "Sections"  # ``context.recipe.model``; only sections that dvc.yaml lists
     section: Any  # the stage's own section
     seed: int
     inputs: dict[str, Path]  # verified artifact folder of each input stage
@@ -98,6 +99,7 @@ def execute(
         records = {source: artifacts.verify(folder) for source, folder in inputs.items()}
         identity_parts = identity_of(stage, recipe, records)
         identity = artifacts.digest_of(identity_parts)
+        force = force or os.environ.get(FORCE) == "1"
         if not force and is_current(final, identity):
             print(f"{name}: up to date", file=sys.stderr)
             return
@@ -125,7 +127,7 @@ def execute(
 
 
 def identity_of(stage: Stage, recipe: Recipe, records: dict[str, dict]) -> dict:
-    """What decides a stage's result: its sections, the content of its inputs and, for data stages, its code."""
+    """What decides a stage's result: its sections, its inputs' content and, for data stages, its code."""
     return {
         "stage": stage.name,
         "sections": {name: _plain(getattr(recipe, name)) for name in stage.sections},
@@ -153,7 +155,8 @@ def _run_guarded(run: Callable[[Context], dict[str, float]], context: Context) -
     except OSError as error:
         if error.errno in (28, 122):  # no space left, quota exceeded
             raise UserError(
-                f"the disk is full while stage {context.stage} writes {error.filename or context.out}: free some space and start it again"
+                f"the disk is full while stage {context.stage} writes {error.filename or context.out}: "
+                "free some space and start it again"
             ) from error
         raise
 
@@ -231,7 +234,7 @@ def _claim_scratch(scratch: Path, identity: str, force: bool) -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux for SIGTERM when the parent dies: DVC and Prefect leave their children alive when they are killed."""
+    """Ask Linux for SIGTERM when the parent dies: a killed DVC or Prefect leaves its children alive."""
     if sys.platform == "linux":
         import ctypes
 

@@ -1,0 +1,134 @@
+"""One child process in its own group: its lines go to a log and a listener, the whole group ends on request.
+
+DVC and the Prefect worker both leave their children running when they are killed, so a child asks the kernel
+for SIGTERM when its parent dies, and ending one means ending its group.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SECONDS_TO_SAVE = 60.0  # between SIGTERM, on which a training stage saves a checkpoint, and SIGKILL
+SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_BETWEEN_TICKS = 0.5
+LINES_KEPT = 200
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a child ended: exit status (negative: the signal), last lines, and whether it was told to stop."""
+
+    status: int
+    lines: list[str]
+    stopped: bool
+
+
+def run_child(
+    command: list[str],
+    environment: dict[str, str],
+    log: Path,
+    on_line: Callable[[str], None],
+    on_tick: Callable[[], None],
+    stop: threading.Event,
+    niceness: int = 0,
+) -> Exit:
+    """Run ``command`` to its end; ``on_line`` gets each line of its output, ``on_tick`` is called twice a second.
+
+    When ``stop`` is set, or an exception passes through here, the child's whole group is ended first.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n")
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", start_new_session=True,
+            preexec_fn=_before_exec(niceness),
+        )  # fmt: skip
+        kept: list[str] = []
+        reader = threading.Thread(target=_read, args=(child, file, kept, on_line), daemon=True)
+        reader.start()
+        stopped = False
+        ticked = 0.0
+        try:
+            while child.poll() is None:
+                if stop.wait(SECONDS_BETWEEN_LOOKS):
+                    stopped = True
+                    end_group(child.pid)
+                elif time.monotonic() - ticked > SECONDS_BETWEEN_TICKS:
+                    ticked = time.monotonic()
+                    on_tick()
+        except BaseException:
+            end_group(child.pid)
+            raise
+        status = child.wait()
+        reader.join(5.0)  # a grandchild that outlives the child may hold the pipe open
+    return Exit(status, kept, stopped)
+
+
+def end_group(group: int, seconds: float = SECONDS_TO_SAVE) -> None:
+    """SIGTERM to a process group, and SIGKILL to what is left of it after ``seconds``."""
+    _signal_group(group, signal.SIGTERM)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and group_alive(group):
+        time.sleep(0.1)
+    _signal_group(group, signal.SIGKILL)
+
+
+def group_alive(group: int) -> bool:
+    """Whether a process of the group still runs; one that ended and was not yet collected does not count."""
+    proc = Path("/proc")
+    if not proc.is_dir():
+        return _signal_group(group, 0)
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            fields = _stat_fields(folder)
+            if fields and fields[2] == str(group) and fields[0] not in "ZX":
+                return True
+    return False
+
+
+def _stat_fields(folder: Path) -> list[str]:
+    """State, parent, group, ... of a process; empty when it is gone."""
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _signal_group(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _read(child: subprocess.Popen, file, kept: list[str], on_line: Callable[[str], None]) -> None:
+    for line in child.stdout:
+        file.write(line)
+        file.flush()
+        line = line.rstrip()
+        kept.append(line)
+        del kept[:-LINES_KEPT]
+        if line:
+            on_line(line)
+
+
+def _before_exec(niceness: int) -> Callable[[], None]:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if niceness:
+            os.nice(niceness)
+
+    return prepare

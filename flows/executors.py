@@ -1,0 +1,140 @@
+"""Two ways to run a stage as a child process: through ``dvc repro -s``, or bare. Neither needs Prefect."""
+
+import importlib.util
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flows.child import Exit, run_child
+from flows.parameters import activate
+from pipeline import artifacts
+from pipeline.graph import Stage
+from pipeline.stage import FORCE
+
+LOG = "log.txt"
+SECONDS_BETWEEN_TRIES = 1.0
+# What DVC says when another process of it holds a file, and what a stage says when it runs already.
+BUSY = ("is busy, it is being blocked by", "Unable to acquire lock", "another process is running this stage")
+DATA_STAGE_NICENESS = 5  # so that data work beside a training stage does not slow it
+
+
+class StageFailed(Exception):
+    """A stage that did not finish; the text is the stage's own sentence."""
+
+    def __init__(self, sentence: str, killed: bool):
+        super().__init__(sentence)
+        self.killed = killed  # by a signal: worth another try, it goes on from its last checkpoint
+
+
+class StageStopped(Exception):
+    """The run was told to stop while the stage ran."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running a stage gave."""
+
+    stage: str
+    skipped: bool  # it was up to date
+    seconds: float
+    record: dict
+
+
+@dataclass
+class Listener:
+    """Who hears of a running stage. ``stop`` ends it."""
+
+    on_line: Callable[[str], None] = lambda line: None
+    on_tick: Callable[[], None] = lambda: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+def uses_dvc(recipe: str) -> bool:
+    """Whether stages run through DVC: it is installed, this is its repository, and nothing is relocated."""
+    here = Path(".dvc/config").exists() and Path(".git").exists()
+    by_name = not recipe.endswith((".yaml", ".yml"))
+    return here and by_name and "GLM5_ROOT" not in os.environ and importlib.util.find_spec("dvc") is not None
+
+
+def prepare(recipe: str) -> list[str]:
+    """What must be true before stages of a recipe run. Returns messages for the person who started it."""
+    return activate(recipe) if uses_dvc(recipe) else []
+
+
+def run(stage: Stage, recipe: str, force: bool, listener: Listener) -> Outcome:
+    """Run one stage to its end in a child process. Raises ``StageFailed`` or ``StageStopped``."""
+    name = Path(recipe).stem if recipe.endswith((".yaml", ".yml")) else recipe
+    folder = artifacts.artifact_dir(name, stage.name)
+    log = artifacts.run_dir(name, stage.name) / LOG
+    command = _dvc_command(stage, name, force) if uses_dvc(recipe) else _bare_command(stage, recipe)
+    before = artifacts.read_record(folder)
+    started = time.time()
+    while True:
+        ended = run_child(
+            command, _environment(force), log, listener.on_line, listener.on_tick, listener.stop,
+            niceness=0 if stage.accelerator else DATA_STAGE_NICENESS,
+        )  # fmt: skip
+        if ended.stopped:
+            raise StageStopped(f"{stage.name} was stopped; it goes on from its last checkpoint next time")
+        if ended.status == 0:
+            break
+        if not _is_busy(ended):
+            raise _failure(stage, ended, log)
+        listener.on_line("something else uses this stage's files: waiting for it")
+        if listener.stop.wait(SECONDS_BETWEEN_TRIES):
+            raise StageStopped(f"{stage.name} was stopped while it waited")
+    record = artifacts.read_record(folder)
+    if record is None:
+        raise StageFailed(f"{stage.name} ended without an artifact in {folder} (see {log})", killed=False)
+    skipped = before is not None and before["started"] == record["started"]
+    return Outcome(stage.name, skipped, time.time() - started, record)
+
+
+def _bare_command(stage: Stage, recipe: str) -> list[str]:
+    return [sys.executable, "-m", stage.module, "--recipe", recipe]
+
+
+def _dvc_command(stage: Stage, recipe: str, force: bool) -> list[str]:
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", f"{stage.name}@{recipe}"]
+    return [*command, "--force"] if force else command
+
+
+def _environment(force: bool) -> dict[str, str]:
+    """This process's, with this Python first on PATH: DVC starts ``python -m ...`` from there."""
+    folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    environment["DVC_NO_ANALYTICS"] = "1"
+    environment["SHELL"] = "/bin/sh"  # becomes the command, so that a signal to DVC's child reaches it
+    environment.pop(FORCE, None)
+    if force:
+        environment[FORCE] = "1"
+    return environment
+
+
+def _is_busy(ended: Exit) -> bool:
+    return any(sentence in line for line in ended.lines[-20:] for sentence in BUSY)
+
+
+def _failure(stage: Stage, ended: Exit, log: Path) -> StageFailed:
+    """The stage's own last sentence, found in what it printed."""
+    killed = ended.status < 0 or any("exited with -" in line for line in ended.lines[-20:])
+    for line in reversed(ended.lines):
+        if line.startswith("error: "):
+            return StageFailed(f"{stage.name}: {line.removeprefix('error: ')}", killed)
+    if killed:
+        return StageFailed(f"{stage.name}: its process was killed (out of memory?); see {log}", killed)
+    return StageFailed(f"{stage.name}: {_last_of_traceback(ended.lines)} (see {log})", killed)
+
+
+def _last_of_traceback(lines: list[str]) -> str:
+    """``ValueError: ...``: the first unindented line after the last traceback, else the last line."""
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback ")]
+    for line in lines[starts[-1] + 1 :] if starts else []:
+        if line and not line[0].isspace():
+            return line
+    return next((line for line in reversed(lines) if line), "it ended without a word")

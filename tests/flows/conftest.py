@@ -1,0 +1,153 @@
+"""A miniature repository: real stage modules, a real graph, git and DVC, small enough to run in seconds.
+
+The stages use the real recipe sections but do little: ``collect`` -> ``curate``, ``tokenizer`` -> ``sft`` ->
+``report``. ``sft`` counts steps, saves each in its scratch folder and goes on from the last one, as a training stage does.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+STAGES = {
+    "collect": (["data_seed", "collect"], [], False),
+    "curate": (["curate"], ["collect"], False),
+    "tokenizer": (["tokenizer"], ["collect"], False),
+    "sft": (["seed", "sft"], ["curate", "tokenizer"], True),
+    "report": (["report"], ["curate", "sft"], False),
+}
+
+SIMPLE = """
+import json, os, time
+from pathlib import Path
+from pipeline.errors import UserError
+from pipeline.stage import run_stage
+
+
+def run(context):
+    time.sleep(float(os.environ.get("MINI_SLEEP", "0")))
+    if Path("broken").exists() and Path("broken").read_text().strip() == context.stage:
+        raise UserError("documents/0.parquet is cut off: fetch it again")
+    values = {{name: json.loads((path / "values.json").read_text()) for name, path in context.inputs.items()}}
+    (context.out / "values.json").write_text(json.dumps([context.stage, values]))
+    context.progress.update("work", 1, 1, "item")
+    return {{"inputs": float(len(values))}}
+
+
+if __name__ == "__main__":
+    run_stage("{name}", run)
+"""
+
+TRAINING = """
+import json, os, signal, time
+from pipeline.stage import run_stage
+
+STEPS = 30
+
+
+def run(context):
+    terminated = []
+    signal.signal(signal.SIGTERM, lambda *_: terminated.append(1))
+    checkpoint = context.scratch / "step.json"
+    done = json.loads(checkpoint.read_text()) if checkpoint.exists() else []
+    resumed = len(done)
+    for step in range(len(done), STEPS):
+        time.sleep(float(os.environ.get("MINI_STEP", "0.01")))
+        done.append(step * context.section.optimizer.muon_lr)
+        checkpoint.with_suffix(".new").write_text(json.dumps(done))
+        os.replace(checkpoint.with_suffix(".new"), checkpoint)
+        context.metrics.log(step, {"train/loss": 3.0 / (step + 1)})
+        context.progress.update("train", step + 1, STEPS, "step")
+        if terminated:
+            raise SystemExit(143)
+    context.facts["resumed"] = resumed
+    (context.out / "values.json").write_text(json.dumps(done))
+    return {"train/loss": 3.0 / STEPS, "total": sum(done)}
+
+
+if __name__ == "__main__":
+    run_stage("sft", run)
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The miniature repository, with git and DVC."""
+    return make_repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def bare_repository(tmp_path: Path) -> Path:
+    """The same files without git and DVC."""
+    return make_repository(tmp_path / "bare", dvc=False)
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """For child processes in a miniature repository."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("GLM5_", "PREFECT_", "MLFLOW_"))
+    }
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1", "GLM5_MLFLOW": "off"}
+
+
+@pytest.fixture
+def glm5(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess]:
+    """``glm5(folder, "run", ...)``: the command in a miniature repository, with what it printed."""
+
+    def call(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments], cwd=folder, env={**environment, **changes},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+        )  # fmt: skip
+
+    return call
+
+
+def make_repository(folder: Path, dvc: bool = True) -> Path:
+    """A git (and DVC) repository in ``folder`` with the miniature graph and the recipes of the real one."""
+    (folder / "mini").mkdir(parents=True)
+    (folder / "mini" / "__init__.py").write_text("")
+    for name in STAGES:
+        text = TRAINING if name == "sft" else SIMPLE.format(name=name)
+        (folder / "mini" / f"{name}.py").write_text(text)
+    (folder / "dvc.yaml").write_text(_graph())
+    shutil.copytree(REPOSITORY / "recipes", folder / "recipes")
+    for name in ("params.yaml", ".gitignore", ".dvcignore"):
+        shutil.copy(REPOSITORY / name, folder / name)
+    if dvc:
+        _git(folder, "init", "-q")
+        shutil.copytree(
+            REPOSITORY / ".dvc", folder / ".dvc", ignore=shutil.ignore_patterns("cache", "tmp", "*.local")
+        )
+        _git(folder, "add", "-A")
+        _git(folder, "commit", "-q", "-m", "start")
+    return folder
+
+
+def _graph() -> str:
+    lines = ["stages:"]
+    for name, (sections, inputs, accelerator) in STAGES.items():
+        lines += [f"  {name}:", "    foreach: ${recipes}", "    do:", f"      desc: the stage {name}"]
+        lines += ["      meta: {accelerator: true}"] if accelerator else []
+        lines += [f"      cmd: python -m mini.{name} --recipe ${{key}}", "      deps:"]
+        lines += [f"        - artifacts/${{key}}/{source}" for source in inputs]
+        lines += [] if accelerator else [f"        - mini/{name}.py"]
+        lines += ["      params:"]
+        for file in ("${key}", "${item.extends}"):
+            lines.append(f"        - recipes/{file}.yaml: [{', '.join(sections)}]")
+        lines += ["      outs:", f"        - artifacts/${{key}}/{name}:", "            persist: true"]
+    return "\n".join(lines) + "\n"
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True)
