@@ -42,6 +42,7 @@ class TrainSection(Section):
     save_every_steps: int = Field(100, gt=0)
     keep_last: int = Field(2, gt=0)
     validate_every_steps: int = Field(100, gt=0)
+    validation_rows: int = Field(32, gt=0)  # sequences that are kept out of training
 
 
 class Mtp(Section):

@@ -103,6 +103,11 @@ class PackedBatches:
         starts = np.load(folder / f"seq_{length}.starts.npy", mmap_mode="r")
         return cls(np.load(path, mmap_mode="r"), starts, f"{folder.name}/seq_{length}")
 
+    def after(self, rows: int) -> "PackedBatches":
+        """The same without the first ``rows`` rows."""
+        loss = None if self.loss is None else self.loss[rows:]
+        return PackedBatches(self.tokens[rows:], self.starts[rows:], f"{self.name} from {rows}", loss)
+
     def take(self, rows: np.ndarray) -> Batch:
         tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
         start = torch.from_numpy(self.starts[rows].astype(np.int32))

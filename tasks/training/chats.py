@@ -8,6 +8,7 @@ import numpy as np
 
 from model.chat.renderer import Rendered, training_rows
 from model.chat.tokenizer import Tokenizer
+from model.chat.tokens import END_OF_TEXT
 from pipeline.errors import UserError
 from tasks.training.batches import PackedBatches
 
@@ -21,14 +22,13 @@ class PackedChats:
     facts: dict[str, int | float]
 
 
-def read_chats(
-    path: Path, tokenizer: Tokenizer, length: int, pad_id: int, validation_rows: int
-) -> PackedChats:
+def read_chats(path: Path, tokenizer: Tokenizer, length: int, validation_rows: int) -> PackedChats:
     """Render and pack ``chats.jsonl`` into rows of ``length`` tokens; chats that are longer are left out.
 
     The first chats fill the validation rows and are not trained on. Raises ``UserError`` naming the line of a
     chat that cannot be rendered, or when nothing is left.
     """
+    pad_id = tokenizer.ids_by_name[END_OF_TEXT]
     documents: list[Rendered] = []
     too_long = 0
     with open(path, encoding="utf-8") as file:

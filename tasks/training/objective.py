@@ -1,0 +1,68 @@
+"""The loss of the language-model stages: next token, MTP, expert balance and, under DSA, the indexer's KL."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from model.chat.tokenizer import Tokenizer
+from model.loss import IGNORE, Losses, training_losses
+from model.transformer import Transformer
+from pipeline.recipe.training import Balance, Mtp
+from tasks.training.batches import Batch
+
+
+@dataclass
+class LanguageObjective:
+    """Weighs the losses of a micro-batch and keeps the expert load until the optimizer step."""
+
+    model: Transformer
+    token_bytes_V: torch.Tensor  # int64, bytes of text that each token stands for
+    balance: Balance
+    mtp: Mtp | None = None
+    attention: str = "dense"
+    indexer_weight: float = 0.0
+    load_LE: torch.Tensor | int = field(default=0, init=False)
+
+    def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        losses = self._losses(batch, self.mtp.fraction if self.mtp else 0.0, self.indexer_weight > 0)
+        total = losses.lm + self.balance.sequence_loss * losses.balance
+        values = {"train/lm_loss": losses.lm}
+        if self.mtp:
+            total = total + self.mtp.weight * losses.mtp
+            values["train/mtp_loss"] = losses.mtp
+        if self.indexer_weight > 0:
+            total = total + self.indexer_weight * losses.indexer_kl
+            values["dsa/indexer_kl"] = losses.indexer_kl
+        self.load_LE = self.load_LE + losses.load_LE
+        return total, values
+
+    def validate(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The next-token loss alone, and its bits per byte."""
+        losses = self._losses(batch, 0.0, False)
+        trained = batch.targets_BT[batch.targets_BT != IGNORE]
+        size = self.token_bytes_V.to(trained.device)[trained].sum()
+        return losses.lm, {"val/bpb": losses.token_BT.double().sum() / size / math.log(2)}
+
+    def after_step(self) -> dict[str, float]:
+        """Move the routers' biases against the step's load (auxiliary-loss-free balancing)."""
+        load_LE = self.load_LE
+        self.load_LE = 0
+        self.model.update_balance(load_LE, self.balance.bias_step)
+        used = load_LE[load_LE.sum(-1) > 0].float()
+        if not len(used):
+            return {}
+        return {"moe/max_violation": float((used.amax(-1) / used.mean(-1) - 1).max())}
+
+    def _losses(self, batch: Batch, mtp_fraction: float, indexer_loss: bool) -> Losses:
+        return training_losses(
+            self.model, batch.tokens_BT, batch.targets_BT, start_BT=batch.start_BT,
+            attention=self.attention, indexer_loss=indexer_loss, mtp_fraction=mtp_fraction,
+        )  # fmt: skip
+
+
+def token_bytes(tokenizer: Tokenizer) -> torch.Tensor:
+    """int64 (V,): bytes of text of each token; special tokens stand for none."""
+    special = tokenizer.names_by_id
+    sizes = [0 if i in special else len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)]
+    return torch.tensor(sizes)

@@ -1,0 +1,52 @@
+"""What every training stage sets up alike: device, model, optimizer, validation batches."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model.hub import load_folder
+from model.optim import build_optimizer
+from model.transformer import Transformer
+from pipeline.errors import UserError
+from pipeline.recipe.training import Optimizer
+from tasks.training.batches import Batch, Batches, PackedBatches
+
+
+def pick_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_model(folder: Path, device: torch.device) -> Transformer:
+    """The checkpoint of an earlier stage. Raises ``UserError`` where it does not fit its own config."""
+    try:
+        return load_folder(folder).to(device)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot load the checkpoint {folder}: {error}") from error
+
+
+def make_optimizer(model: Transformer, section: Optimizer) -> torch.optim.Optimizer:
+    """Muon and AdamW over the parameters that need a gradient; each group remembers its peak rate."""
+    optimizer = build_optimizer(
+        model, muon_lr=section.muon_lr, adamw_lr=section.adamw_lr, momentum=section.momentum,
+        betas=section.betas, weight_decay=section.weight_decay, muon_split=section.muon_split,
+    )  # fmt: skip
+    for group in optimizer.param_groups:
+        group["peak_lr"] = group["lr"]
+    return optimizer
+
+
+def split_validation(packed: PackedBatches, rows: int, micro_batch: int) -> tuple[PackedBatches, list[Batch]]:
+    """Keep the first ``rows`` packed rows out of training, for validation."""
+    if packed.rows <= rows:
+        raise UserError(
+            f"{packed.name} has {packed.rows} rows, no more than the {rows} kept for validation: "
+            "raise its tokens in midtrain_data.contexts or lower validation_rows"
+        )
+    return packed.after(rows), validation_batches(packed, rows, micro_batch)
+
+
+def validation_batches(batches: Batches, rows: int, micro_batch: int) -> list[Batch]:
+    """The first ``rows`` rows in micro-batches."""
+    rows = min(rows, batches.rows)
+    return [batches.take(np.arange(at, min(at + micro_batch, rows))) for at in range(0, rows, micro_batch)]
