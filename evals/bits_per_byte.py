@@ -44,7 +44,9 @@ class BitsPerByte:
         by_source: dict[str, list[int]] = {}
         for row in order:
             by_source.setdefault(self.documents[row].source, []).append(row)
-        turns = [rows[turn] for turn in range(self.samples) for rows in by_source.values() if turn < len(rows)]
+        turns = [
+            rows[turn] for turn in range(self.samples) for rows in by_source.values() if turn < len(rows)
+        ]
         return [
             {
                 "kind": "surprise",

@@ -1,0 +1,115 @@
+import random
+
+import pytest
+
+from environments.catalog import environments
+from evals.bits_per_byte import BitsPerByte, Document
+from evals.environments import Environments, Item
+from evals.long_context import LongContext, LongContextItem
+from evals.sparse_attention import SparseAttention
+from evals.suite import protocol_hash
+
+
+@pytest.fixture
+def items() -> list[Item]:
+    seed = random.randrange(10**6)
+    made = []
+    for environment in environments().values():
+        for family in environment.families + environment.evaluation_only:
+            task = environment.make_task(family, seed, heldout=True)
+            made += [Item(task, mode) for mode in ("interleaved", "preserved", "off")]
+    return made
+
+
+def by_name(result) -> dict:
+    return {score.name: score for score in result.scores}
+
+
+def test_the_oracle_scores_one_and_is_batched_by_turn(items, oracle_policy):
+    policy = oracle_policy(items)
+    scores = by_name(Environments(items, max_new_tokens=64).run(policy))
+    for mode in ("interleaved", "preserved", "off"):
+        assert scores[f"exact/{mode}"].value == 1.0
+        assert scores[f"exact/unseen/{mode}"].value == 1.0
+        assert scores[f"valid/{mode}"].value == 1.0
+    assert scores["failed"].value == 0.0
+    # One call of the policy a mode and turn, however many items there are.
+    assert policy.calls <= 3 * 8
+
+
+def test_a_policy_that_says_nothing_scores_zero(items, oracle_policy):
+    policy = oracle_policy(items, change=lambda message: {"role": "assistant", "content": ""})
+    scores = by_name(Environments(items, max_new_tokens=64).run(policy))
+    assert all(score.value == 0.0 for name, score in scores.items() if name.startswith("exact/"))
+    assert scores["exact/off"].high < 0.25  # a Wilson interval does not collapse at 0
+    assert scores["exact/off"].low == 0.0
+
+
+def test_turns_that_were_cut_off_are_neither_valid_nor_right(items, oracle_policy):
+    result = Environments(items, max_new_tokens=64, samples=2).run(oracle_policy(items, finish="length"))
+    scores = by_name(result)
+    assert scores["exact/interleaved"].value == 0.0
+    assert scores["valid/interleaved"].value == 0.0
+    assert {sample["fault"] for sample in result.samples} == {"cut off"}
+
+
+def test_unseen_families_stand_apart(items, oracle_policy):
+    unseen = {f for e in environments().values() for f in e.evaluation_only}
+    assert len(unseen) >= 2
+    scores = by_name(Environments(items, max_new_tokens=64).run(oracle_policy(items)))
+    seen = sum(item.mode == "off" and item.task.family not in unseen for item in items)
+    assert scores["exact/off"].n == seen
+    assert scores["exact/unseen/off"].n == sum(i.mode == "off" for i in items) - seen
+
+
+def test_bits_per_byte_weighs_documents_by_their_bytes(byte_policy):
+    documents = [Document("a", "one", "abcd"), Document("b", "one", "xy"), Document("c", "two", "é" * 3)]
+    result = BitsPerByte(documents, max_tokens=3, samples=2).run(byte_policy({"sparse": 1.5}))
+    scores = by_name(result)
+    assert scores["all"].value == pytest.approx(1.5)
+    assert scores["one"].denominators == [3.0, 2.0]  # cut at three tokens
+    assert scores["two"].denominators == [6.0]  # bytes, not characters
+    assert [sample["source"] for sample in result.samples] == ["one", "two"]
+    assert result.samples[0]["tokens"][0] == ["a", 1.5]
+
+
+def test_gaps_are_relative_to_dense_and_recall_to_the_best_possible(byte_policy):
+    documents = [Document(str(n), "one", "abcdefgh" * (n + 1)) for n in range(6)] + [
+        Document("z", "one", "ab")
+    ]
+    policy = byte_policy({"dense": 2.0, "sparse": 2.02, "window": 2.1, "random": 3.0})
+    scores = by_name(SparseAttention(documents, max_tokens=64).run(policy))
+    assert scores["bpb/dense"].value == pytest.approx(2.0)
+    assert scores["gap/sparse"].value == pytest.approx(0.01)
+    assert scores["gap/random"].value == pytest.approx(0.5)
+    assert scores["topk_recall"].value == pytest.approx((0.45 + 0.9) / 1.5)
+    assert scores["topk_recall"].n == 6  # the short document has no query beyond the budget
+    assert scores["topk_recall/layer_1"].value == pytest.approx(0.9)
+    assert scores["window_recall"].value == pytest.approx(1.0 / 1.5)
+    assert scores["indexer_kl"].value == pytest.approx(0.2)
+
+
+def test_long_context_counts_the_share_of_answers_in_the_first_line(byte_policy):
+    items = [
+        LongContextItem("1", "needle", 256, "p1", ("739",)),
+        LongContextItem("2", "multi_value", 512, "p2", ("120", "450")),
+    ]
+    completions = {
+        "dense": {"p1": "739\nk=1", "p2": "120,450"},
+        "sparse": {"p1": "739", "p2": "450"},
+        "window": {"p1": "1\n739", "p2": ""},
+    }
+    scores = by_name(LongContext(items, max_new_tokens=8).run(byte_policy({}, completions)))
+    assert scores["dense/all"].value == 1.0
+    assert scores["sparse/512"].value == 0.5
+    assert scores["sparse/needle"].value == 1.0
+    assert scores["window/all"].value == 0.0
+
+
+def test_the_protocol_hash_changes_with_all_that_decides_a_score():
+    documents = [Document("a", "one", "abcd")]
+    base = protocol_hash(BitsPerByte(documents, 8))
+    assert base == protocol_hash(BitsPerByte(documents, 8, samples=3))  # samples are shown, not scored
+    assert base != protocol_hash(BitsPerByte(documents, 9))
+    assert base != protocol_hash(BitsPerByte([Document("b", "one", "abcd")], 8))
+    assert base != protocol_hash(SparseAttention(documents, 8))
