@@ -1,4 +1,5 @@
-"""Bits per byte on held-out documents, by source: the one measure of language modelling that no tokenizer flatters."""
+"""Bits per byte on held-out documents, by source: the one measure of language modelling that no tokenizer
+flatters."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Held-out environment tasks, played by the environments' own episodes: exact match and valid format per mode."""
+"""Held-out environment tasks, played by the environments' own episodes: exact match and valid format per
+mode."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -31,9 +32,10 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class Environments:
-    """Scores: ``exact/<mode>``, ``exact/<mode>/<family>``, ``exact/all/<family>``, ``exact/unseen/<mode>`` over families
-    that were never trained, ``valid/<mode>``: the share of attempts whose every turn keeps to the chat format. An attempt is exact
-    when its environment gives the full reward; one whose environment failed counts in ``failed`` alone."""
+    """Scores: ``exact/<mode>``, ``exact/<mode>/<family>``, ``exact/all/<family>``, ``exact/unseen/<mode>``
+    over families that were never trained, ``valid/<mode>``: the share of attempts whose every turn keeps to
+    the chat format. An attempt is exact when its environment gives the full reward; one whose environment
+    failed counts in ``failed`` alone."""
 
     items: list[Item]
     max_new_tokens: int
@@ -89,7 +91,8 @@ class Environments:
 async def _play_all(
     items: list[Item], catalog: dict[str, Environment], policy: Policy, max_new_tokens: int, max_turns: int
 ) -> list[_Attempt]:
-    """All episodes turn by turn: one batch of generation a mode and turn, then the environments' replies together."""
+    """All episodes turn by turn: one batch of generation a mode and turn, then the environments' replies
+    together."""
     attempts = [_Attempt(item, catalog[item.task.environment].episode()) for item in items]
     try:
         prompts = await asyncio.gather(*(a.episode.reset(a.item.task) for a in attempts))

@@ -21,8 +21,8 @@ class LongContextItem:
 
 @dataclass(frozen=True)
 class LongContext:
-    """Scores: ``<attention>/<length>`` over all tasks and ``<attention>/<task>`` over all lengths; each item counts
-    the share of its answers that the completion holds, as in RULER."""
+    """Scores: ``<attention>/<length>`` over all tasks and ``<attention>/<task>`` over all lengths; each
+    item counts the share of its answers that the completion holds, as in RULER."""
 
     items: list[LongContextItem]
     max_new_tokens: int

@@ -1,4 +1,5 @@
-"""What a suite may ask of a model. Suites know nothing else about it: a checkpoint here, a server elsewhere."""
+"""What a suite may ask of a model. Suites know nothing else about it: a checkpoint here, a server
+elsewhere."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -29,7 +30,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Scored:
-    """One text under the model: negative log-likelihood in nats, size in bytes and text of each token, in order."""
+    """One text under the model: negative log-likelihood in nats, size in bytes and text of each token, in
+    order."""
 
     nats: np.ndarray
     sizes: np.ndarray
@@ -41,8 +43,8 @@ class IndexerQuality:
     """How well the lightning indexer finds what dense attention looks at, over one text; a value a layer.
 
     ``kl`` is the mean over queries of KL(attention || indexer) in nats. The others are mean shares of the
-    head-averaged attention mass, over the queries that see more keys than the budget: ``held`` by the indexer's
-    top-k, ``best`` by the best possible k keys, ``window`` by the last k keys.
+    head-averaged attention mass, over the queries that see more keys than the budget: ``held`` by the
+    indexer's top-k, ``best`` by the best possible k keys, ``window`` by the last k keys.
     """
 
     kl: list[float]
@@ -78,7 +80,8 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Score:
-    """A value with its 95 % interval over ``n`` items. ``numerators`` over ``denominators`` are the items' own."""
+    """A value with its 95 % interval over ``n`` items. ``numerators`` over ``denominators`` are the items'
+    own."""
 
     name: str
     value: float

@@ -1,5 +1,5 @@
-"""DeepSeek sparse attention against its controls on held-out documents at the long length (paper section 2.1.2):
-dense, DSA, the last k keys, k keys at random; and how much of dense attention the indexer finds."""
+"""DeepSeek sparse attention against its controls on held-out documents at the long length (paper section
+2.1.2): dense, DSA, the last k keys, k keys at random; and how much of dense attention the indexer finds."""
 
 import math
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from evals.suite import mean, ratio
 
 @dataclass(frozen=True)
 class SparseAttention:
-    """Scores: ``bpb/<attention>``, ``gap/<attention>`` (its loss above dense, as a share of dense, paired by
-    document), and of the indexer ``indexer_kl``, ``topk_recall``, ``window_recall`` (shares of what the best k hold).
+    """Scores: ``bpb/<attention>``, ``gap/<attention>`` (its loss above dense, as a share of dense, paired
+    by document), and of the indexer ``indexer_kl``, ``topk_recall``, ``window_recall`` (shares of what the
+    best k hold).
     """
 
     documents: list[Document]

@@ -1,4 +1,5 @@
-"""Intervals of scores: Wilson for proportions, a bootstrap over items for ratios and for paired differences."""
+"""Intervals of scores: Wilson for proportions, a bootstrap over items for ratios and for paired
+differences."""
 
 import math
 
@@ -12,8 +13,9 @@ SEED = 20260217  # resampling is part of the protocol: the same items give the s
 def wilson(hits: float, n: int) -> tuple[float, float]:
     """95 % Wilson score interval of the proportion ``hits / n``; (0, 1) when ``n`` is 0.
 
-    ``hits`` may be a sum of scores in [0, 1]: their variance is at most that of a proportion with the same mean,
-    so that the interval errs on the wide side. It stays honest at 0 and at 1, where a bootstrap collapses.
+    ``hits`` may be a sum of scores in [0, 1]: their variance is at most that of a proportion with the same
+    mean, so that the interval errs on the wide side. It stays honest at 0 and at 1, where a bootstrap
+    collapses.
     """
     if n == 0:
         return 0.0, 1.0

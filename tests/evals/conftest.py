@@ -42,8 +42,8 @@ class OraclePolicy:
         prompt = json.dumps(chat.messages[:length])
         said = sum(message["role"] == "assistant" for message in chat.messages[length:])
         message = self.change(dict(self.answers[prompt, mode][said]))
-        return Reply(message, 7, valid=self.finish == "stop", reason=None if self.finish == "stop" else "cut off",
-                     finish=self.finish)  # fmt: skip
+        valid = self.finish == "stop"
+        return Reply(message, 7, valid, None if valid else "cut off", self.finish)
 
 
 class BytePolicy:
