@@ -38,10 +38,10 @@ def train_tokenizer(folder, tags_are_special: bool) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-@pytest.fixture(scope="session", params=[True, False], ids=["all special", "as released"])
-def folder(request, tmp_path_factory):
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(folder, tags_are_special=request.param)
+    train_tokenizer(folder, tags_are_special=False)
     return folder
 
 
