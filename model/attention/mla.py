@@ -1,0 +1,179 @@
+"""Multi-head latent attention with DeepSeek sparse attention (paper section 2.1; DeepSeek-V3.2).
+
+Queries and key-values pass through low-rank latents; positions ride on a small part of each head, and that
+part of the key is one for all heads. Two forms compute the same numbers:
+
+* expanded: keys and values per head, for training and prefill;
+* absorbed: W_UK moved to the query and W_UV behind the attention, so that all heads share the cached latent
+  row. For decoding, and for the sparse kernels.
+
+B batch, T queries, S keys, D hidden, N heads, H qk head dim, C kv latent, R rope dim, X = C + R, K top-k.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model.attention.cache import Cache
+from model.attention.indexer import Indexer
+from model.attention.rope import rotate
+from model.attention.selection import captured_mass, random_topk, selection_mask
+from model.attention.visibility import Visibility
+from model.config import ModelConfig
+from model.kernels.registry import dense_indexer_loss, indexer_topk, sparse_indexer_loss, sparse_mla
+from model.norm import RMSNorm
+
+Mode = Literal["dense", "sparse", "window", "random"]
+
+# Both latent norms keep this epsilon in the released model, whatever the other norms use.
+LATENT_NORM_EPS = 1e-6
+# Up to this many keys a masked dense product is quicker on a CPU than gathering each query's keys.
+MASKED_DENSE_KEYS = 1024
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How one forward pass attends, the same in all layers."""
+
+    mode: Mode = "dense"
+    top_k: int = 0  # keys per query under every mode but "dense"
+    indexer_loss: bool = False
+    measure: bool = False
+
+    @property
+    def needs_indexer(self) -> bool:
+        return self.mode == "sparse" or self.indexer_loss or self.measure
+
+
+@dataclass
+class AttentionSignals:
+    indexer_kl: torch.Tensor | None = None  # scalar
+    mass: torch.Tensor | None = None  # (3,), see captured_mass
+
+
+class MLA(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.layer = layer
+        self.heads, self.nope, self.rope_dim = config.num_heads, config.qk_nope_dim, config.qk_rope_dim
+        self.v_dim, self.latent, self.scale = config.v_dim, config.kv_latent, config.qk_dim**-0.5
+        self.q_down = nn.Linear(config.hidden_size, config.q_latent, bias=False)
+        self.q_norm = RMSNorm(config.q_latent, LATENT_NORM_EPS)
+        self.q_up = nn.Linear(config.q_latent, self.heads * config.qk_dim, bias=False)
+        self.kv_down = nn.Linear(config.hidden_size, self.latent + self.rope_dim, bias=False)
+        self.kv_norm = RMSNorm(self.latent, LATENT_NORM_EPS)
+        self.k_up = nn.Linear(self.latent, self.heads * self.nope, bias=False)
+        self.v_up = nn.Linear(self.latent, self.heads * self.v_dim, bias=False)
+        self.out = nn.Linear(self.heads * self.v_dim, config.hidden_size, bias=False)
+        self.indexer: Indexer | None = None
+
+    def forward(
+        self, x_BTD: torch.Tensor, view: Visibility, options: AttentionOptions, cache: Cache | None = None
+    ) -> tuple[torch.Tensor, AttentionSignals]:
+        """Attention output (B, T, D) and what the losses need; ``ValueError`` where an indexer is missing."""
+        q_BTNH, kv_BSX, index_inputs = self._project(x_BTD, view, options, cache)
+        index_BTK = self._select(view, options, index_inputs)
+        if options.mode == "window":
+            view = view.window(options.top_k)
+        behind_cache = cache is not None and cache.length > 0
+        out_BTNV = self._attend(q_BTNH, kv_BSX, index_BTK, view, behind_cache)
+        signals = AttentionSignals()
+        if options.indexer_loss:
+            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, view)
+        if options.measure:
+            signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
+        return self.out(out_BTNV.flatten(2)), signals
+
+    def _project(self, x_BTD: torch.Tensor, view: Visibility, options: AttentionOptions, cache: Cache | None):
+        """Queries per head, latent rows of all keys, and the indexer's three inputs where any of it is
+        needed.
+        """
+        cos, sin = view.cos_BTR, view.sin_BTR
+        q_latent = self.q_norm(self.q_down(x_BTD))
+        q = self.q_up(q_latent).unflatten(-1, (self.heads, self.nope + self.rope_dim))
+        q_BTNH = torch.cat([q[..., : self.nope], rotate(q[..., self.nope :], cos, sin)], -1)
+        latent, k_rope = self.kv_down(x_BTD).split([self.latent, self.rope_dim], -1)
+        kv_BSX = torch.cat([self.kv_norm(latent).to(q.dtype), rotate(k_rope, cos, sin)], -1)
+        index_inputs = None
+        if options.needs_indexer or (cache is not None and cache.index_keys):
+            if self.indexer is None:
+                raise ValueError("this needs an indexer, and the model has none: call add_indexer() first")
+            index_inputs = self.indexer(x_BTD, q_latent, cos, sin)
+        if cache is not None:
+            kv_BSX = cache.append(self.layer, kv_BSX)
+        if cache is not None and cache.index_keys:
+            q, key, weight = index_inputs
+            index_inputs = (q, cache.append_index_keys(self.layer, key), weight)
+        return q_BTNH, kv_BSX, index_inputs
+
+    def _select(self, view: Visibility, options: AttentionOptions, index_inputs) -> torch.Tensor | None:
+        """The keys each query attends to; None where that is all visible ones, as it is while all of them
+        fit.
+        """
+        if options.mode not in ("sparse", "random") or view.keys <= options.top_k:
+            return None
+        if options.mode == "random":
+            return random_topk(view, options.top_k, seed=self.layer)
+        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k)
+
+    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility, behind_cache: bool) -> torch.Tensor:
+        """Attention-weighted values (B, T, N, v), by the form that is quickest here."""
+        if index_BTK is None:
+            if behind_cache:
+                return self._absorbed_dense(self._absorb(q_BTNH), kv_BSX, view)
+            return self._expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS)
+        if behind_cache or q_BTNH.is_cuda or view.keys > MASKED_DENSE_KEYS:
+            context_BTNC, _ = sparse_mla(self._absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent)
+            return self._values(context_BTNC)
+        return self._expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys))
+
+    def _keys(self, kv_BSX: torch.Tensor) -> torch.Tensor:
+        """(B, S, N, H): every head's own part, and the rotated part that all share."""
+        own = self.k_up(kv_BSX[..., : self.latent]).unflatten(-1, (self.heads, self.nope))
+        shared = kv_BSX[..., self.latent :].to(own.dtype).unsqueeze(2).expand(-1, -1, self.heads, -1)
+        return torch.cat([own, shared], -1)
+
+    def _expanded(self, q_BTNH, kv_BSX, mask_B1TS: torch.Tensor | None) -> torch.Tensor:
+        """Keys and values per head; no mask means plain causal attention, for which SDPA has its quickest
+        path.
+        """
+        v_BSNV = self.v_up(kv_BSX[..., : self.latent]).unflatten(-1, (self.heads, self.v_dim))
+        q, k, v = q_BTNH.transpose(1, 2), self._keys(kv_BSX).transpose(1, 2), v_BSNV.transpose(1, 2)
+        causal = mask_B1TS is None
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B1TS, is_causal=causal, scale=self.scale)
+        return out.transpose(1, 2)
+
+    def _absorb(self, q_BTNH: torch.Tensor) -> torch.Tensor:
+        """Queries (B, T, N, X) that meet the latent row itself."""
+        up_NHC = self.k_up.weight.view(self.heads, self.nope, self.latent)
+        nope, rope = q_BTNH.split([self.nope, self.rope_dim], -1)
+        return torch.cat([torch.einsum("btnh,nhc->btnc", nope, up_NHC), rope], -1)
+
+    def _absorbed_dense(self, q_BTNX: torch.Tensor, kv_BSX: torch.Tensor, view: Visibility) -> torch.Tensor:
+        q = q_BTNX.transpose(1, 2)
+        kv = kv_BSX.to(q.dtype).unsqueeze(1).expand(-1, self.heads, -1, -1)
+        values = kv[..., : self.latent]
+        out = F.scaled_dot_product_attention(q, kv, values, attn_mask=view.mask_B1TS, scale=self.scale)
+        return self._values(out.transpose(1, 2))
+
+    def _values(self, context_BTNC: torch.Tensor) -> torch.Tensor:
+        up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
+        return torch.einsum("btnc,nvc->btnv", context_BTNC, up_NVC)
+
+    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, view: Visibility) -> torch.Tensor:
+        """KL of the main attention to the indexer: inside the selection, or over all visible keys without
+        one.
+        """
+        with torch.no_grad():
+            q, k = (self._absorb(q_BTNH), kv_BSX) if index_BTK is not None else (q_BTNH, self._keys(kv_BSX))
+        if index_BTK is not None:
+            return sparse_indexer_loss(q, k, self.scale, *index_inputs, index_BTK)
+        return dense_indexer_loss(q, k, self.scale, *index_inputs, view.start_BT, view.stop_BT)
+
+    @torch.no_grad()
+    def _measure(self, q_BTNH, kv_BSX, index_inputs, view: Visibility, top_k: int) -> torch.Tensor:
+        index_BTK = indexer_topk(*index_inputs, view.start_BT, view.stop_BT, top_k)
+        return captured_mass(q_BTNH, self._keys(kv_BSX), self.scale, index_BTK, view, top_k)

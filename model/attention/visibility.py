@@ -1,0 +1,70 @@
+"""Which keys each query sees: always one contiguous range ``start <= key < stop``.
+
+The one rule covers plain causal attention (0, t + 1), packed documents (document start, t + 1), a sliding
+window (max(start, t + 1 - W), t + 1), left padding, and decoding behind a cache. B batch, T queries, S keys.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+
+from model.kernels.indexer_topk.reference import visible_mask
+
+
+@dataclass(eq=False)
+class Visibility:
+    start_BT: torch.Tensor  # int32
+    stop_BT: torch.Tensor  # int32
+    keys: int  # S
+    causal: bool  # exactly the triangle of plain causal attention, for which flash kernels need no mask
+    cos_BTR: torch.Tensor  # float32 rotary tables, R rope dim / 2
+    sin_BTR: torch.Tensor
+
+    @cached_property
+    def mask_B1TS(self) -> torch.Tensor:
+        """bool mask for SDPA, built once per forward pass.
+
+        A query that sees nothing (padding) is let see everything: its result is never used, and must not be
+        NaN.
+        """
+        empty = (self.stop_BT <= self.start_BT).unsqueeze(-1)
+        return (visible_mask(self.start_BT, self.stop_BT, self.keys) | empty).unsqueeze(1)
+
+    @cached_property
+    def _windows(self) -> dict[int, "Visibility"]:
+        return {}
+
+    def window(self, size: int) -> "Visibility":
+        """The same, limited to the last ``size`` keys of every query; built once per forward pass."""
+        if size not in self._windows:
+            start = torch.maximum(self.start_BT, self.stop_BT - size)
+            self._windows[size] = Visibility(
+                start, self.stop_BT, self.keys, self.causal and self.keys <= size, self.cos_BTR, self.sin_BTR
+            )
+        return self._windows[size]
+
+    @classmethod
+    def build(
+        cls,
+        batch: int,
+        queries: int,
+        past: int,
+        start_BT: torch.Tensor | None,
+        position_BT: torch.Tensor | None,
+        table,
+        device: torch.device,
+    ) -> Self:
+        """Causal visibility of ``queries`` new tokens behind ``past`` cached ones.
+
+        ``start_BT`` (or (B, 1)) is each query's first visible key, 0 where left out. Rotary positions count
+        from it unless ``position_BT`` is given. ``table`` maps positions to cosine and sine.
+        """
+        key = torch.arange(past, past + queries, dtype=torch.int32, device=device).expand(batch, queries)
+        start = torch.zeros_like(key) if start_BT is None else start_BT.to(torch.int32).expand(batch, queries)
+        if position_BT is None:
+            # One row of angles serves the whole batch where all rows count alike.
+            position_BT = key[:1] if start_BT is None else (key - start).clamp(min=0)
+        causal = start_BT is None and past == 0
+        return cls(start.contiguous(), key + 1, past + queries, causal, *table(position_BT))

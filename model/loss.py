@@ -1,0 +1,120 @@
+"""What one micro-batch contributes to a training step: next-token, MTP, balance and indexer losses.
+
+    losses = training_losses(model, tokens_BT, target_BT, start_BT=starts, mtp_fraction=1.0)
+    total = losses.lm + 0.3 * losses.mtp + 1e-4 * losses.balance
+
+``target_BT`` holds at t the token to predict there (``tokens[t + 1]`` in pre-training) or ``IGNORE`` (-100)
+where nothing is learned: prompt and tool tokens, padding, and the last token of a packed document. B batch, T
+tokens, L layers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from model.attention.mla import Mode
+from model.kernels.cross_entropy.reference import IGNORE
+from model.kernels.registry import linear_cross_entropy
+from model.mtp import ahead
+from model.transformer import Transformer
+
+__all__ = ["IGNORE", "Losses", "language_loss", "next_targets", "training_losses"]
+
+
+@dataclass
+class Losses:
+    """Scalars carry gradients; a term that was not asked for is a zero without one."""
+
+    lm: torch.Tensor  # nats per token, mean over the targets
+    token_BT: torch.Tensor  # nats of each target, 0 where ignored
+    targets: torch.Tensor  # int64 scalar, number of targets: the weight of ``lm`` in a sum
+    mtp: torch.Tensor  # mean over the steps of their mean over targets (DeepSeek-V3 eq. 25)
+    balance: torch.Tensor
+    indexer_kl: torch.Tensor  # nats, mean over layers, the MTP block counted as one
+    indexer_kl_L: torch.Tensor | None  # the trunk's layers, detached
+    load_LE: torch.Tensor  # for ``Transformer.update_balance``, after summing over micro-batches and ranks
+
+
+def next_targets(tokens_BT: torch.Tensor, start_BT: torch.Tensor | None = None) -> torch.Tensor:
+    """The next token of the same document at every position, ``IGNORE`` at a document's last one."""
+    start = torch.zeros_like(tokens_BT) if start_BT is None else start_BT.expand(tokens_BT.shape)
+    return ahead(tokens_BT, 1, start, fill=IGNORE)
+
+
+def language_loss(model: Transformer, hidden_BTD: torch.Tensor, target_BT: torch.Tensor) -> torch.Tensor:
+    """``-log p(target)`` at every position, float32 (B, T), 0 where ignored."""
+    loss_M = linear_cross_entropy(hidden_BTD.flatten(0, 1), model.head.weight, target_BT.flatten())
+    return loss_M.view(target_BT.shape)
+
+
+def training_losses(
+    model: Transformer,
+    tokens_BT: torch.Tensor,
+    target_BT: torch.Tensor,
+    *,
+    start_BT: torch.Tensor | None = None,
+    attention: Mode = "dense",
+    top_k: int | None = None,
+    indexer_loss: bool = False,
+    mtp_fraction: float = 0.0,
+) -> Losses:
+    """Forward pass and losses of one micro-batch.
+
+    Args:
+        tokens_BT, target_BT: int64; see the module's docstring.
+        start_BT: start of each token's document in its row; left out for one document per row.
+        attention, top_k: as in ``Transformer.forward``.
+        indexer_loss: with the KL of every layer's indexer (DSA warm-up under dense attention, adaptation
+        under sparse). mtp_fraction: share of the rows, rounded up, that pays for the MTP loss; 0 leaves it
+        out.
+    """
+    out = model(tokens_BT, start_BT=start_BT, attention=attention, top_k=top_k, indexer_loss=indexer_loss)
+    token_BT = language_loss(model, out.hidden_BTD, target_BT)
+    losses = Losses(
+        lm=_mean(token_BT, target_BT),
+        token_BT=token_BT.detach(),
+        targets=(target_BT != IGNORE).sum(),
+        mtp=token_BT.new_zeros(()),
+        balance=out.balance,
+        indexer_kl=out.indexer_kl_L.mean() if indexer_loss else token_BT.new_zeros(()),
+        indexer_kl_L=out.indexer_kl_L.detach() if indexer_loss else None,
+        load_LE=out.load_LE,
+    )
+    if model.mtp is not None and mtp_fraction > 0:
+        rows = max(1, round(len(tokens_BT) * mtp_fraction + 0.499))
+        start = None if start_BT is None else start_BT[:rows]
+        _add_mtp(model, losses, tokens_BT[:rows], target_BT[:rows], out.hidden_BTD[:rows], start, attention)
+    return losses
+
+
+def _add_mtp(model, losses: Losses, tokens_BT, target_BT, hidden_BTD, start_BT, attention: Mode) -> None:
+    """The MTP loss, and the MTP block's share in load, balance and indexer KL."""
+    layers = model.config.num_layers
+    indexer_loss = losses.indexer_kl_L is not None
+    states, signals = model.mtp_states(
+        tokens_BT,
+        hidden_BTD,
+        steps=model.config.mtp_steps,
+        start_BT=start_BT,
+        attention=attention,
+        indexer_loss=indexer_loss,
+    )
+    start = torch.zeros_like(tokens_BT) if start_BT is None else start_BT.expand(tokens_BT.shape)
+    steps = []
+    for k, state in enumerate(states, start=1):
+        target = ahead(target_BT, k, start, fill=IGNORE)
+        steps.append(_mean(language_loss(model, state, target), target))
+    losses.mtp = torch.stack(steps).mean()
+    routers = [s.router for s in signals if s.router is not None]
+    if routers:
+        losses.load_LE[-1] = sum(r.load_E for r in routers)
+        moe = len(losses.load_LE)
+        block = torch.stack([r.balance for r in routers]).mean()
+        losses.balance = (losses.balance * (moe - 1) + block) / moe
+    if indexer_loss:
+        block = torch.stack([s.attention.indexer_kl for s in signals]).mean()
+        losses.indexer_kl = (losses.indexer_kl * layers + block) / (layers + 1)
+
+
+def _mean(loss_BT: torch.Tensor, target_BT: torch.Tensor) -> torch.Tensor:
+    return loss_BT.sum() / (target_BT != IGNORE).sum().clamp(min=1)

@@ -1,0 +1,86 @@
+"""Feed-forward layers: a dense SwiGLU, and the mixture of experts with bias-only balancing (paper Table 10;
+DeepSeek-V3).
+
+B batch, T tokens, M = B * T, D hidden, E experts, F ffn width, K experts per token.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model.config import ModelConfig
+from model.kernels.registry import routed_experts
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, hidden: int, width: int):
+        super().__init__()
+        self.gate_up = nn.Linear(hidden, 2 * width, bias=False)  # rows: gate, then up
+        self.down = nn.Linear(width, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+@dataclass
+class RouterSignals:
+    load_E: torch.Tensor  # int64: tokens that chose each expert
+    balance: torch.Tensor  # scalar, the sequence-wise balance loss before its weight
+
+
+class Router(nn.Module):
+    """Sigmoid scores in float32. The bias takes part in choosing, never in weighing, so it has no
+    gradient.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.top_k, self.scale = config.experts_per_token, config.routed_scale
+        self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
+        self.register_buffer("bias", torch.zeros(config.num_experts, dtype=torch.float32))
+
+    def forward(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, RouterSignals]:
+        """Experts (M, K) and their weights (M, K), in descending order of biased score."""
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+            score_BTE = F.linear(x_BTD.to(dtype), self.weight.to(dtype)).sigmoid()
+        index_BTK = (score_BTE.detach() + self.bias).topk(self.top_k, dim=-1).indices
+        chosen = score_BTE.gather(-1, index_BTK)
+        weight_BTK = chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale
+        signals = self._signals(score_BTE, index_BTK)
+        return index_BTK.flatten(0, 1), weight_BTK.flatten(0, 1), signals
+
+    def _signals(self, score_BTE: torch.Tensor, index_BTK: torch.Tensor) -> RouterSignals:
+        """The balance loss is DeepSeek-V3's: sum over experts of load share times mean normalised score, per
+        sequence.
+        """
+        B, T, E = score_BTE.shape
+        row = torch.arange(B, device=index_BTK.device).view(B, 1, 1) * E
+        count_BE = torch.bincount((index_BTK + row).flatten(), minlength=B * E).view(B, E)
+        share_BE = count_BE * (E / (self.top_k * T))
+        probability_BE = (score_BTE / score_BTE.sum(-1, keepdim=True)).mean(1)
+        return RouterSignals(count_BE.sum(0), (share_BE * probability_BE).sum(-1).mean())
+
+    @torch.no_grad()
+    def update_bias(self, load_E: torch.Tensor, step: float) -> None:
+        """Move every expert's bias by ``step`` against its load error (auxiliary-loss-free balancing)."""
+        load = load_E.to(self.bias.dtype)
+        self.bias += step * torch.sign(load.mean() - load)
+
+
+class MoE(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        D, E, width = config.hidden_size, config.num_experts, config.expert_ffn_size
+        self.router = Router(config)
+        self.gate_up = nn.Parameter(torch.empty(E, 2 * width, D))  # rows of an expert: gate, then up
+        self.down = nn.Parameter(torch.empty(E, D, width))
+        self.shared = SwiGLU(D, width * config.num_shared_experts)
+
+    def forward(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, RouterSignals]:
+        index_MK, weight_MK, signals = self.router(x_BTD)
+        routed_MD = routed_experts(x_BTD.flatten(0, 1), index_MK, weight_MK, self.gate_up, self.down)
+        return routed_MD.view_as(x_BTD) + self.shared(x_BTD), signals

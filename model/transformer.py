@@ -1,0 +1,241 @@
+"""GLM-5's network, top to bottom (arXiv 2602.15763, section 2 and Table 10).
+
+    model = Transformer(preset("tiny"), seed=0)         # float32, dense attention, no indexer yet
+    out = model(tokens_BT, start_BT=starts)             # Output: hidden_BTD, load_LE, balance, indexer_kl_L,
+    mass_L3 logits = model.logits(out.hidden_BTD)               # (B, T, V)
+    losses = training_losses(model, tokens_BT, target_BT, ...)   # model/loss.py: what a training step needs
+    model.add_indexer(seed=0)                           # before DSA warm-up
+    model(tokens_BT, attention="sparse")                # "dense" | "sparse" | "window" | "random", per call
+    model.update_balance(load_LE, bias_step)            # once per optimizer step, with the step's summed load
+
+    cache = model.new_cache(batch, capacity)            # decoding: give only the new tokens
+    out = model(new_tokens_BT, start_BT=pads_B1, cache=cache)
+
+``start_BT`` is the first key that each query may see: the start of its document in a packed row, or the
+number of pads left of a row; 0 for all when left out, which takes the quickest attention path. (B, 1) is
+enough for one value per row. Rotary positions count from it. With a cache, keys are numbered from the cache's
+first token.
+
+``model/hub.py`` saves and loads; ``model/optim`` builds the optimizer. No parallelism is written here.
+
+B batch, T tokens (queries), S keys, D hidden, N heads, H qk head dim, C kv latent, R rope dim, K top-k, I
+indexer heads, J indexer dim, E experts, F ffn width, V vocabulary, L layers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from model.attention.cache import Cache
+from model.attention.indexer import Indexer
+from model.attention.mla import MLA, AttentionOptions, AttentionSignals, Mode
+from model.attention.rope import rope_table
+from model.attention.visibility import Visibility
+from model.config import ModelConfig
+from model.moe import MoE, Router, RouterSignals, SwiGLU
+from model.mtp import MTP, ahead
+from model.norm import RMSNorm
+
+
+@dataclass
+class Signals:
+    attention: AttentionSignals
+    router: RouterSignals | None  # None for a dense layer
+
+
+@dataclass
+class Output:
+    """What one pass gives to the head and to the losses."""
+
+    hidden_BTD: torch.Tensor  # after the final norm
+    load_LE: torch.Tensor  # int64, tokens per expert; a row per MoE layer, the MTP block's last
+    balance: torch.Tensor  # scalar, sequence-wise balance loss, mean over MoE layers
+    indexer_kl_L: torch.Tensor | None  # nats, a value per layer, with ``indexer_loss=True``
+    mass_L3: torch.Tensor | None  # attention mass on [selected, best, last] K keys, with ``measure=True``
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward, each added to the stream."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.attention = MLA(config, layer)
+        self.ffn_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        dense = layer < config.first_dense_layers
+        self.ffn = SwiGLU(config.hidden_size, config.ffn_size) if dense else MoE(config)
+
+    def forward(
+        self, x_BTD: torch.Tensor, view: Visibility, options: AttentionOptions, cache: Cache | None = None
+    ) -> tuple[torch.Tensor, Signals]:
+        attended, attention = self.attention(self.attention_norm(x_BTD), view, options, cache)
+        x_BTD = x_BTD + attended
+        if isinstance(self.ffn, SwiGLU):
+            return x_BTD + self.ffn(self.ffn_norm(x_BTD)), Signals(attention, None)
+        routed, router = self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD + routed, Signals(attention, router)
+
+
+class Transformer(nn.Module):
+    """The trunk, its untied head, and the shared MTP block (where ``config.mtp_steps`` is not 0).
+
+    Every matrix starts as normal(0, ``init_std``), head, router and embedding included, every norm as ones
+    and every bias as zeros, from ``seed``. On the meta device nothing is initialised.
+    """
+
+    def __init__(self, config: ModelConfig, *, seed: int = 0, indexer: bool = False):
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.mtp = MTP(config, Block(config, config.num_layers)) if config.mtp_steps else None
+        initialise(self, config.init_std, seed)
+        if indexer:
+            self.add_indexer(seed)
+
+    def forward(
+        self,
+        tokens_BT: torch.Tensor,
+        *,
+        start_BT: torch.Tensor | None = None,
+        position_BT: torch.Tensor | None = None,
+        attention: Mode = "dense",
+        top_k: int | None = None,
+        indexer_loss: bool = False,
+        measure: bool = False,
+        cache: Cache | None = None,
+    ) -> Output:
+        """Hidden states of ``tokens_BT`` (int64) and the losses' ingredients.
+
+        Args:
+            start_BT, position_BT: see the module's docstring; positions are int64.
+            attention, top_k: how to attend; ``top_k`` is ``config.index_top_k`` unless given.
+            indexer_loss: also compute every layer's indexer KL, over all visible keys under dense attention,
+                inside the selection under sparse attention.
+            measure: also compute the attention mass on the selected, the best possible and the last K keys.
+            cache: earlier tokens' latents; receives the new ones.
+        """
+        view = self._view(tokens_BT, start_BT, position_BT, cache)
+        options = AttentionOptions(attention, top_k or self.config.index_top_k, indexer_loss, measure)
+        x_BTD = self.embed(tokens_BT)
+        signals = []
+        for block in self.blocks:
+            x_BTD, signal = block(x_BTD, view, options, cache)
+            signals.append(signal)
+        if cache is not None:
+            cache.advance(tokens_BT.shape[1])
+        return self._output(self.norm(x_BTD), signals, options)
+
+    def logits(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        """Next-token logits (B, T, V)."""
+        return self.head(hidden_BTD)
+
+    def mtp_states(
+        self,
+        tokens_BT: torch.Tensor,
+        hidden_BTD: torch.Tensor,
+        *,
+        steps: int,
+        start_BT: torch.Tensor | None = None,
+        attention: Mode = "dense",
+        indexer_loss: bool = False,
+    ) -> tuple[list[torch.Tensor], list[Signals]]:
+        """The chain of MTP steps behind the trunk's ``hidden_BTD``: normed states for the head, one (B, T, D)
+        a step.
+
+        Step k's state at t is for predicting ``tokens[t + k + 1]``; the last k positions of every document
+        lack the token they would read and hold nothing of use.
+        """
+        view = self._view(tokens_BT, start_BT, None, None)
+        options = AttentionOptions(attention, self.config.index_top_k, indexer_loss)
+        key = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        first_BT = view.start_BT == key
+        states, signals = [], []
+        for step in range(1, steps + 1):
+            embedded = self.embed(ahead(tokens_BT, step, view.start_BT, fill=0))
+            hidden_BTD, signal = self.mtp(hidden_BTD, embedded, first_BT, view, options)
+            states.append(self.mtp.norm(hidden_BTD))
+            signals.append(signal)
+        return states, signals
+
+    def new_cache(self, batch: int, capacity: int) -> Cache:
+        """An empty cache of the parameters' device and dtype."""
+        weight = self.embed.weight
+        return Cache(
+            self.config, batch, capacity, indexer=self.has_indexer, device=weight.device, dtype=weight.dtype
+        )
+
+    @property
+    def has_indexer(self) -> bool:
+        return self.blocks[0].attention.indexer is not None
+
+    def attentions(self) -> list[MLA]:
+        """Every layer's attention, the MTP block's last."""
+        return [b.attention for b in self.blocks] + ([self.mtp.block.attention] if self.mtp else [])
+
+    def routers(self) -> list[Router]:
+        """Every MoE layer's router, the MTP block's last: the rows of ``load_LE``."""
+        blocks = [*self.blocks, *([self.mtp.block] if self.mtp else [])]
+        return [b.ffn.router for b in blocks if isinstance(b.ffn, MoE)]
+
+    def add_indexer(self, seed: int = 0) -> None:
+        """Give every attention a fresh lightning indexer (before DSA warm-up, paper section 2.1.1)."""
+        weight = self.embed.weight
+        for number, attention in enumerate(self.attentions()):
+            with torch.device(weight.device):
+                attention.indexer = Indexer(self.config)
+            initialise(attention.indexer, self.config.init_std, seed + 1000 + number)
+            attention.indexer.to(weight.dtype)
+
+    def drop_indexer(self) -> None:
+        """Remove the indexers: only dense, window and random attention remain."""
+        for attention in self.attentions():
+            attention.indexer = None
+
+    def set_rope_base(self, base: float) -> None:
+        """Change the rotary base (raised for longer contexts, GLM-4.5 section 2.4)."""
+        self.config = self.config.model_copy(update={"rope_base": base})
+
+    def update_balance(self, load_LE: torch.Tensor, bias_step: float) -> None:
+        """Move the routers' biases against the load of one optimizer step, summed over its micro-batches and
+        ranks.
+        """
+        for router, load_E in zip(self.routers(), load_LE, strict=True):
+            router.update_bias(load_E, bias_step)
+
+    def _view(self, tokens_BT, start_BT, position_BT, cache: Cache | None) -> Visibility:
+        def table(position):
+            return rope_table(position, self.config.qk_rope_dim, self.config.rope_base)
+
+        past = cache.length if cache is not None else 0
+        return Visibility.build(*tokens_BT.shape, past, start_BT, position_BT, table, tokens_BT.device)
+
+    def _output(self, hidden_BTD, signals: list[Signals], options: AttentionOptions) -> Output:
+        routers = [s.router for s in signals if s.router is not None]
+        load = hidden_BTD.new_zeros(len(self.routers()), self.config.num_experts, dtype=torch.long)
+        for row, router in enumerate(routers):
+            load[row] = router.load_E
+        balance = torch.stack([r.balance for r in routers]).mean() if routers else hidden_BTD.new_zeros(())
+        return Output(
+            hidden_BTD,
+            load,
+            balance,
+            torch.stack([s.attention.indexer_kl for s in signals]) if options.indexer_loss else None,
+            torch.stack([s.attention.mass for s in signals]) if options.measure else None,
+        )
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, std: float, seed: int) -> None:
+    """Matrices normal(0, std) in the order of ``named_parameters``, norms and their biases as constructed.
+
+    Drawn in float32 on the CPU, so that every device and dtype starts from the same numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        if parameter.dim() > 1 and not parameter.is_meta:
+            draw = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
+            parameter.copy_(draw)
