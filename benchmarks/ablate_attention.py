@@ -3,7 +3,7 @@
     python -m benchmarks.ablate_attention --recipe tiny --tokens 400000 --seeds 0 1 2
 
 Every variant sees the same tokens in the same order. Reads the recipe's ``pretrain_data`` artifact, prints a
-table and writes ``benchmarks/results/ablate_attention.json``. Nothing is claimed beforehand: it is whatever it is.
+table and writes ``benchmarks/results/ablate_attention.json``. Nothing is claimed beforehand.
 """
 
 import argparse
