@@ -1,0 +1,114 @@
+"""What a recipe reaches over several training seeds: each score's mean and range, and the claims built on them.
+
+    python -m benchmarks.seeds --recipe tiny --seeds 0 1 2
+
+Seeds share their data: artifacts of the data stages are linked from the recipe itself, which must have run. Each
+seed's chain runs under ``artifacts/<recipe>-seed<n>/`` and goes on where it was stopped. Writes
+``benchmarks/results/<recipe>_seeds.json`` and a Markdown table beside it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+from pipeline import artifacts
+from pipeline.errors import UserError, run_command
+from pipeline.graph import load_graph
+from pipeline.recipe import load_recipe
+
+RESULTS = Path("benchmarks/results")
+Row = tuple[str, str, str]  # checkpoint, suite, score
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--recipe", default="tiny")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    arguments = parser.parse_args()
+    for seed in arguments.seeds:
+        run_seed(arguments.recipe, seed)
+    names = [seed_name(arguments.recipe, seed) for seed in arguments.seeds]
+    scores = collect_scores(names)
+    result = {
+        "date": date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "recipe": load_recipe(arguments.recipe).model_dump(mode="json"),
+        "seeds": arguments.seeds,
+        "scores": [[*row, values] for row, values in scores.items()],
+        "stages": {name: stage_facts(name) for name in names},
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{arguments.recipe}_seeds.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    table = render(scores)
+    path.with_suffix(".md").write_text(table)
+    print(table)
+
+
+def seed_name(recipe: str, seed: int) -> str:
+    return f"{recipe}-seed{seed}"
+
+
+def run_seed(recipe: str, seed: int) -> None:
+    """Run the training chain of one seed on the recipe's own data."""
+    name = seed_name(recipe, seed)
+    path = Path("runs/seeds") / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"extends: {recipe}\nseed: {seed}\n")
+    for stage in load_graph().values():
+        if "data_seed" in stage.sections:
+            link_artifact(
+                artifacts.artifact_dir(recipe, stage.name), artifacts.artifact_dir(name, stage.name)
+            )
+    ended = subprocess.run([sys.executable, "-m", "flows.cli", "run", "--recipe", str(path)])
+    if ended.returncode:
+        raise UserError(f"the run of seed {seed} failed: see runs/{name}/*/log.txt")
+
+
+def link_artifact(source: Path, target: Path) -> None:
+    """A hard-linked copy of a finished artifact."""
+    artifacts.verify(source)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, copy_function=os.link)
+
+
+def collect_scores(names: list[str]) -> dict[Row, list[float]]:
+    """Every score that all seeds have, with its values in the order of the seeds."""
+    tables = []
+    for name in names:
+        rows = json.loads((artifacts.artifact_dir(name, "evaluate") / "scores.json").read_text())
+        tables.append({(row["checkpoint"], row["suite"], row["name"]): row["value"] for row in rows})
+    return {
+        key: [table[key] for table in tables] for key in tables[0] if all(key in table for table in tables)
+    }
+
+
+def stage_facts(name: str) -> dict[str, dict]:
+    """Seconds, tokens and final metrics of each stage of a seed."""
+    facts = {}
+    for stage in load_graph():
+        record = artifacts.read_record(artifacts.artifact_dir(name, stage))
+        if record:
+            facts[stage] = {"seconds": round(record["seconds"], 1), "metrics": record["metrics"]}
+    return facts
+
+
+def render(scores: dict[Row, list[float]]) -> str:
+    lines = ["| checkpoint | suite | score | mean | lowest | highest |", "|---|---|---|---|---|---|"]
+    for (checkpoint, suite, name), values in scores.items():
+        numbers = [statistics.fmean(values), min(values), max(values)]
+        lines.append(" | ".join(["", checkpoint, suite, name, *(f"{x:.4g}" for x in numbers), ""]).strip())
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    run_command(main)
