@@ -161,7 +161,7 @@ def test_what_is_called_valid_renders_to_the_tokens_it_came_from(tokenizer):
             continue
         valid += 1
         again, _ = completion(tokenizer, parsed.message)
-        # White space at edges is the template's to drop; the end of the text ends a turn like the user's does.
+        # White space at edges is the template's to drop; both ends count as one.
         expected = "".join(tokenizer.decode(ids).split()).replace("<|endoftext|>", "<|user|>")
         closing = "" if "reasoning_content" in parsed.message else "</think>"
         assert closing + "".join(tokenizer.decode(again).split()) == expected
