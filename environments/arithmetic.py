@@ -1,7 +1,8 @@
 """Sums, differences and products, worked out column by column from the right.
 
-Every step has one form, ``7+3+0=10``: two digits, the carry that came in, then the carry that goes out and the
-digit of the result. A difference borrows in the same form: ``3-7-0=16`` takes one from the next column and leaves 6.
+Every step has one form, ``7+3+0=10``: two digits, the carry that came in, then the carry that goes out
+and the digit of the result. A difference borrows in the same form: ``3-7-0=16`` takes one from the next
+column and leaves 6.
 """
 
 import random

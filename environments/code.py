@@ -3,7 +3,7 @@
 The child is told the inputs only; the expected values stay here, so a snippet cannot read or forge its score.
 """
 
-import json
+import ast
 import operator
 import random
 import re
@@ -18,16 +18,16 @@ APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 LIST_FUNCTIONS = {"sum": "sum", "largest": "max", "smallest": "min", "length": "len"}
 MAX_CHARACTERS = 4000
 
+# Without the json module, whose import would double the time of a run.
 _RUNNER = """
-import json
-task = json.load(sys.stdin)
+task = eval(sys.stdin.read())
 space = {}
 exec(task["code"], space)
 results = []
 for arguments in task["inputs"]:
     value = space["f"](*arguments)
     results.append(value if type(value) in (int, str, bool, list) else None)
-print("\\n" + json.dumps(results))
+print("\\n" + repr(results))
 """
 
 
@@ -51,16 +51,14 @@ class CodeEpisode(Episode):
         if len(self._code) > MAX_CHARACTERS:
             return Verdict(0.0, f"the code is longer than {MAX_CHARACTERS} characters")
         try:
-            outcome = await run_python(
-                _RUNNER, json.dumps({"code": self._code, "inputs": self._truth["inputs"]})
-            )
+            outcome = await run_python(_RUNNER, repr({"code": self._code, "inputs": self._truth["inputs"]}))
         except SandboxError as error:
             return Verdict(None, str(error))
         if outcome.timed_out:
             return Verdict(0.0, "the code runs too long")
         if outcome.returncode:
             return Verdict(0.0, f"the code failed (exit status {outcome.returncode})")
-        right = _last_json(outcome.output) == self._truth["outputs"]
+        right = _last_value(outcome.output) == self._truth["outputs"]
         return Verdict(float(right), "all tests pass" if right else "a test fails")
 
 
@@ -70,10 +68,11 @@ def read_code(content: str) -> str:
     return (fence[1] if fence else content).strip()
 
 
-def _last_json(output: str) -> Any:
+def _last_value(output: str) -> Any:
+    """The Python literal on the last line, None where there is none."""
     try:
-        return json.loads(output.strip().rpartition("\n")[2])
-    except ValueError:
+        return ast.literal_eval(output.strip().rpartition("\n")[2])
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
 
 
@@ -89,7 +88,7 @@ def _draft(prompt: str, steps: str, body: str, parameter: str, inputs: list, out
 
 def _expression(rng: random.Random) -> Draft:
     """``f x plus 3 times 2`` is read from left to right: ``(x+3)*2``."""
-    (first, a), (second, b) = ((rng.choice(list(OPERATORS)), rng.randint(2, 9)) for _ in range(2))
+    (first, a), (second, b) = ((rng.choice(list(OPERATORS)), rng.randint(2, 30)) for _ in range(2))
     inner = f"x{OPERATORS[first]}{a}"
     body = f"({inner}){OPERATORS[second]}{b}"
     inputs = [0, 1, *rng.sample(range(-50, 50), 4)]
@@ -111,7 +110,7 @@ def _list(rng: random.Random) -> Draft:
 def _fix(rng: random.Random) -> Draft:
     """A function with the wrong sign and one value that shows the right one."""
     while True:
-        x, number = rng.randint(2, 9), rng.randint(2, 9)
+        x, number = rng.randint(2, 9), rng.randint(2, 30)
         values = {sign: apply(x, number) for sign, apply in APPLY.items()}
         if len(set(values.values())) == len(values):
             break

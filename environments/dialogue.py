@@ -1,4 +1,6 @@
-"""Dialogues of a few turns, where it matters whether earlier thinking is kept, and where the user sends back errors."""
+"""Dialogues of a few turns, where it matters whether earlier thinking is kept, and where the user sends
+back errors.
+"""
 
 import random
 
@@ -9,7 +11,9 @@ from environments.table import insertion_steps
 
 
 def _draft(first: str, follow_ups: list[str], answers: list[str], steps: list[str], kept: list[str]) -> Draft:
-    """``steps`` is the thinking of each turn from nothing, ``kept`` the thinking when that of earlier turns is there."""
+    """``steps`` is the thinking of each turn from nothing, ``kept`` the thinking when that of earlier
+    turns is there.
+    """
     truth = {"answers": answers, "follow_ups": follow_ups, "retries": 1, "steps": steps, "kept_steps": kept}
     return Draft(({"role": "user", "content": first},), truth, len(answers))
 

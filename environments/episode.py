@@ -17,8 +17,9 @@ class MalformedCall(Exception):
 class ScriptedEpisode(Episode):
     """Asks the turns of ``task.truth`` in order and compares each final answer.
 
-    ``truth`` holds ``answers`` (one a turn), ``follow_ups`` (the user's text before each further turn) and ``retries``
-    (wrong answers that the user sends back, over the whole episode). A wrong answer beyond them ends the episode.
+    ``truth`` holds ``answers`` (one a turn), ``follow_ups`` (the user's text before each further turn)
+    and ``retries`` (wrong answers that the user sends back, over the whole episode). A wrong answer
+    beyond them ends the episode.
     """
 
     async def reset(self, task: Task) -> list[Message]:

@@ -1,8 +1,8 @@
 """What every environment is: tasks, an episode to act in, a verifier, an oracle.
 
-Demonstrations for fine-tuning, tasks for reinforcement learning and held-out evaluation all come from here, so what
-is trained is what is verified. Messages have OpenAI's form (``role``, ``content``, ``reasoning_content``,
-``tool_calls``). An agent's loop::
+Demonstrations for fine-tuning, tasks for reinforcement learning and held-out evaluation all come from
+here, so what is trained is what is verified. Messages have OpenAI's form (``role``, ``content``,
+``reasoning_content``, ``tool_calls``). An agent's loop::
 
     episode = environment.episode()
     messages = await episode.reset(task)
@@ -82,7 +82,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reward`` in [0, 1]; None when the environment itself failed, which is dropped and counted, never scored."""
+    """``reward`` in [0, 1]; None when the environment itself failed, which is dropped and counted, never
+    scored.
+    """
 
     reward: float | None
     reason: str
@@ -124,9 +126,7 @@ class Environment(ABC):
             raise UserError(f"environment {self.name} has no family {family!r} (known: {known})")
         reserved = family in self.evaluation_only
         if reserved and not heldout:
-            raise UserError(
-                f"{self.name}/{family} is kept for evaluation: ask for held-out tasks or leave it out of training"
-            )
+            raise UserError(f"{self.name}/{family} is kept for evaluation: leave it out of the training data")
         rng = random.Random(f"{self.name}/{family}/{seed}/{heldout}")
         for _ in range(DRAWS):
             draft = self.draw(family, rng)
@@ -156,17 +156,19 @@ class Environment(ABC):
     def oracle(self, task: Task, mode: Mode) -> list[Message]:
         """The assistant messages, in order, that solve the task with visible steps.
 
-        With mode "off" they have no ``reasoning_content``. With "preserved" later turns build on the thinking of earlier
-        ones; with "interleaved" each turn starts its thinking anew.
+        With mode "off" they have no ``reasoning_content``. With "preserved" later turns build on the
+        thinking of earlier ones; with "interleaved" each turn starts its thinking anew.
         """
 
     def mistake(self, task: Task, mode: Mode, rng: random.Random) -> Message | None:
-        """A plausible wrong first message after which the oracle's messages still succeed; None where there is none."""
+        """A plausible wrong first message after which the oracle's messages still succeed; None where
+        there is none.
+        """
         return None
 
 
 def is_heldout(messages: Sequence[Message]) -> bool:
-    """Whether a prompt belongs to evaluation: decided by its text alone, whatever the family, seed or recipe."""
+    """Whether a prompt belongs to evaluation: decided by its text alone, in every family and recipe."""
     text = "\n".join(message["content"] for message in messages)
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % HELDOUT_ONE_IN == 0
 

@@ -1,4 +1,6 @@
-"""Look-ups with a search tool over a small corpus that the policy cannot see: facts, hops, real function signatures."""
+"""Look-ups with a search tool over a small corpus that the policy cannot see: facts, hops, real function
+signatures.
+"""
 
 import ast
 import random
@@ -7,6 +9,7 @@ from collections.abc import Iterable
 from environments.episode import ScriptedEpisode, answer, call_message, tool_schema
 from environments.interface import Draft, Environment, Episode, Message, Mode, Task
 from environments.long_context import KEYS
+from pipeline.errors import UserError
 
 SEARCH = tool_schema("search", "q")
 NOTHING = "none"
@@ -22,9 +25,11 @@ class SearchEpisode(ScriptedEpisode):
 
 
 def signatures(sources: Iterable[str]) -> dict[str, str]:
-    """``{"clamp": "clamp(x, low, high)"}`` for the functions of Python sources: plain names, one to three parameters.
+    """``{"clamp": "clamp(x, low, high)"}`` for the functions of Python sources: plain names, one to three
+    parameters.
 
-    A name defined with different parameters in several places is left out; sources that do not parse are passed over.
+    A name defined with different parameters in several places is left out; sources that do not parse are
+    passed over.
     """
     found: dict[str, str] = {}
     clashing: set[str] = set()
@@ -62,6 +67,14 @@ class Lookup(Environment):
         if len(self._signatures) >= MIN_SIGNATURES:
             draws["code"] = self._code
         self._draws, self.families = draws, tuple(draws)
+
+    def make_task(self, family: str, seed: int, heldout: bool = False) -> Task:
+        if family == "code" and family not in self._draws:
+            raise UserError(
+                f"lookup/code needs Python documents with {MIN_SIGNATURES} plain functions and got "
+                f"{len(self._signatures)}: add a source of Python code or leave the family out"
+            )
+        return super().make_task(family, seed, heldout)
 
     def draw(self, family: str, rng: random.Random) -> Draft:
         return self._draws[family](rng)

@@ -1,4 +1,6 @@
-"""Single-turn environments: a question, steps that lead to the answer, and an answer that is compared exactly."""
+"""Single-turn environments: a question, steps that lead to the answer, and an answer that is compared
+exactly.
+"""
 
 import random
 from collections.abc import Callable

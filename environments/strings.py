@@ -1,4 +1,6 @@
-"""Copying, reversing and counting. Letters and words are apart, so that each is one token of a small vocabulary."""
+"""Copying, reversing and counting. Letters and words are apart, so that each is one token of a small
+vocabulary.
+"""
 
 import random
 
@@ -7,8 +9,8 @@ from environments.question import Question, QuestionEnvironment
 LETTERS = "abcdefghkmnprstx"
 # Words that source code is full of: one token each even in a vocabulary of 2,048.
 WORDS = (
-    "name", "type", "value", "file", "path", "list", "data", "line", "key", "code", "time", "test", "string", "index",
-    "number", "class", "module", "error", "object", "function",
+    "name", "type", "value", "file", "path", "list", "data", "line", "key", "code", "time", "test", "string",
+    "index", "number", "class", "module", "error", "object", "function",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Questions whose answers come from tools: a calculator, a table of units, a calendar; one call or several."""
+"""Questions answered with tools: a calculator, a table of units, a calendar; one call or several."""
 
 import datetime
 import random
@@ -8,12 +8,12 @@ from environments.episode import ScriptedEpisode, answer, call_message, tool_sch
 from environments.interface import Draft, Environment, Episode, Message, Mode, Task
 
 CALC = tool_schema("calc", "e")
-UNIT = tool_schema("unit", "a", "b")
+UNIT = tool_schema("unit", "e")
 DAY = tool_schema("day", "d")
 
 UNITS = {
-    ("h", "min"): 60, ("min", "s"): 60, ("day", "h"): 24, ("week", "day"): 7, ("ft", "in"): 12, ("yd", "ft"): 3,
-    ("kg", "g"): 1000, ("km", "m"): 1000, ("m", "cm"): 100,
+    "h/min": 60, "min/s": 60, "day/h": 24, "week/day": 7, "ft/in": 12, "yd/ft": 3,
+    "kg/g": 1000, "km/m": 1000, "m/cm": 100,
 }  # fmt: skip
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -41,7 +41,7 @@ class ToolEpisode(ScriptedEpisode):
             return calculate(arguments["e"])
         if name == "day":
             return weekday(arguments["d"])
-        return str(UNITS.get((arguments["a"], arguments["b"]), "error: unknown unit"))
+        return str(UNITS.get(arguments["e"], "error: unknown units"))
 
 
 def _draft(prompt: str, calls: list[list], result: str, *tools: dict) -> Draft:
@@ -72,10 +72,10 @@ def _chain(steps: int):
 
 
 def _units(rng: random.Random) -> Draft:
-    (a, b), factor = rng.choice(list(UNITS.items()))
+    pair, factor = rng.choice(list(UNITS.items()))
     amount = rng.randint(2, 99)
-    calls = [["unit", {"a": a, "b": b}], ["calc", {"e": f"{amount}*{factor}"}]]
-    return _draft(f"{amount} {a} in {b}", calls, str(amount * factor), UNIT, CALC)
+    calls = [["unit", {"e": pair}], ["calc", {"e": f"{amount}*{factor}"}]]
+    return _draft(f"{amount} {pair}", calls, str(amount * factor), UNIT, CALC)
 
 
 def _calendar(rng: random.Random) -> Draft:
@@ -106,11 +106,11 @@ class Tools(Environment):
         return [*messages, answer(result if thinks else None, result)]
 
     def mistake(self, task: Task, mode: Mode, rng: random.Random) -> Message | None:
-        """The first call with an argument that the tool refuses."""
+        """The first call with an argument that the tool refuses; units, whose chats are long, have none."""
         name, arguments = task.truth["calls"][0]
+        if name == "unit":
+            return None
         spoiled = {key: value[: max(1, len(value) - rng.randint(1, 3))] for key, value in arguments.items()}
         if name == "calc":
             spoiled = {"e": re.sub(r"[+*-]", rng.choice(["x", "/", " "]), arguments["e"])}
-        if name == "unit":
-            spoiled = {"a": arguments["b"], "b": arguments["a"]}
         return call_message(None if mode == "off" else " ".join(spoiled.values()), name, **spoiled)

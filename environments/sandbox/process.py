@@ -1,13 +1,15 @@
-"""A plain child process for snippets of trusted size: limits on time, memory, files and output; the whole group killed.
+"""A plain child process for snippets of trusted size: limits on time, memory, files and output; the whole
+group killed.
 
-It does not cut off the network or the file system: that takes a real sandbox. Python starts isolated (``-I -S``), so
-neither the environment nor installed packages can change what runs.
+It does not cut off the network or the file system: that takes a real sandbox. Python starts isolated
+(``-I -S``), so neither the environment nor installed packages can change what runs.
 """
 
 import asyncio
 import os
 import signal
 import sys
+import weakref
 from dataclasses import dataclass
 
 MAX_OUTPUT_BYTES = 64_000
@@ -32,9 +34,25 @@ class Outcome:
     timed_out: bool
 
 
-async def run_python(program: str, text: str, seconds: float = 2.0, memory_mb: int = 256) -> Outcome:
-    """Run a Python program with ``text`` on its standard input. Raises ``SandboxError`` when it cannot be started."""
-    limits = _LIMITS.format(cpu=int(seconds) + 1, memory=memory_mb * 2**20)
+_slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+async def run_python(
+    program: str, text: str, cpu_seconds: int = 2, seconds: float = 10.0, memory_mb: int = 256
+) -> Outcome:
+    """Run a Python program with ``text`` on its standard input.
+
+    ``cpu_seconds`` bounds its own work, ``seconds`` the time that passes. Only as many programs as there
+    are cores run at once, so the clock does not run while others hold the machine. Raises
+    ``SandboxError`` when none can be started.
+    """
+    slots = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(os.cpu_count() or 1))
+    async with slots:
+        return await _run(program, text, cpu_seconds, seconds, memory_mb)
+
+
+async def _run(program: str, text: str, cpu_seconds: int, seconds: float, memory_mb: int) -> Outcome:
+    limits = _LIMITS.format(cpu=cpu_seconds, memory=memory_mb * 2**20)
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", "-c", limits + program,

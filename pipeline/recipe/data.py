@@ -61,4 +61,5 @@ class SftDataSection(Section):
     chats: int = Field(gt=0)
     modes: dict[Literal["interleaved", "preserved", "off"], float] = Field(min_length=1)
     families: dict[str, float] = Field(min_length=1)  # weight by "environment/family"
-    wrong_turns: float = Field(0.1, ge=0, le=1)  # share of multi-turn chats that hold a masked wrong turn
+    wrong_turns: float = Field(0.1, ge=0, le=1)  # share of the chats that can hold a wrong turn, masked
+    off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues that answer one later turn without thinking
