@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 SECONDS_TO_SAVE = 60.0  # between SIGTERM, on which a training stage saves a checkpoint, and SIGKILL
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -24,11 +25,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended: exit status (negative: the signal), last lines, and whether it was told to stop."""
+    """How a child ended: exit status (negative: the signal), last lines, and what made it end early."""
 
     status: int
     lines: list[str]
-    stopped: bool
+    ended_by: Literal["stop", "limit"] | None
 
 
 def run_child(
@@ -39,10 +40,12 @@ def run_child(
     on_tick: Callable[[], None],
     stop: threading.Event,
     niceness: int = 0,
+    limit_seconds: float | None = None,
 ) -> Exit:
-    """Run ``command`` to its end; ``on_line`` gets each line of its output, ``on_tick`` is called twice a second.
+    """Run ``command`` to its end; ``on_line`` gets each line it prints, ``on_tick`` is called twice a second.
 
-    When ``stop`` is set, or an exception passes through here, the child's whole group is ended first.
+    When ``stop`` is set, the time limit is over or an exception passes through here, the child's whole group
+    is ended first.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as file:
@@ -55,22 +58,26 @@ def run_child(
         kept: list[str] = []
         reader = threading.Thread(target=_read, args=(child, file, kept, on_line), daemon=True)
         reader.start()
-        stopped = False
-        ticked = 0.0
+        ended_by = None
+        started, ticked = time.monotonic(), 0.0
         try:
             while child.poll() is None:
+                now = time.monotonic()
                 if stop.wait(SECONDS_BETWEEN_LOOKS):
-                    stopped = True
+                    ended_by = "stop"
                     end_group(child.pid)
-                elif time.monotonic() - ticked > SECONDS_BETWEEN_TICKS:
-                    ticked = time.monotonic()
+                elif limit_seconds is not None and now - started > limit_seconds:
+                    ended_by = "limit"
+                    end_group(child.pid)
+                elif now - ticked > SECONDS_BETWEEN_TICKS:
+                    ticked = now
                     on_tick()
         except BaseException:
             end_group(child.pid)
             raise
         status = child.wait()
         reader.join(5.0)  # a grandchild that outlives the child may hold the pipe open
-    return Exit(status, kept, stopped)
+    return Exit(status, kept, ended_by)
 
 
 def end_group(group: int, seconds: float = SECONDS_TO_SAVE) -> None:

@@ -5,9 +5,9 @@ import argparse
 from pipeline.errors import run_command
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``glm5`` command; never returns."""
-    run_command(lambda: _run(_parser().parse_args()))
+    run_command(lambda: _run(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -65,7 +65,9 @@ def prepare(recipe: str) -> list[str]:
     return activate(recipe) if uses_dvc(recipe) else []
 
 
-def run(stage: Stage, recipe: str, force: bool, listener: Listener) -> Outcome:
+def run(
+    stage: Stage, recipe: str, force: bool, listener: Listener, limit_seconds: float | None = None
+) -> Outcome:
     """Run one stage to its end in a child process. Raises ``StageFailed`` or ``StageStopped``."""
     name = Path(recipe).stem if recipe.endswith((".yaml", ".yml")) else recipe
     folder = artifacts.artifact_dir(name, stage.name)
@@ -76,10 +78,13 @@ def run(stage: Stage, recipe: str, force: bool, listener: Listener) -> Outcome:
     while True:
         ended = run_child(
             command, _environment(force), log, listener.on_line, listener.on_tick, listener.stop,
-            niceness=0 if stage.accelerator else DATA_STAGE_NICENESS,
+            niceness=0 if stage.accelerator else DATA_STAGE_NICENESS, limit_seconds=limit_seconds,
         )  # fmt: skip
-        if ended.stopped:
+        if ended.ended_by == "stop":
             raise StageStopped(f"{stage.name} was stopped; it goes on from its last checkpoint next time")
+        if ended.ended_by == "limit":
+            sentence = f"{stage.name} was ended after its time limit of {limit_seconds:.0f} s (see {log})"
+            raise StageFailed(sentence, killed=False)
         if ended.status == 0:
             break
         if not _is_busy(ended):

@@ -14,7 +14,7 @@ METRICS_SHOWN = 3
 
 
 class View:
-    """Prints to a terminal (the line at the bottom is rewritten) or to a plain stream (a line now and then)."""
+    """Prints to a terminal (the bottom line is rewritten) or to a plain stream (a line now and then)."""
 
     def __init__(self, recipe: str, stream: TextIO = sys.stdout):
         self.recipe = recipe

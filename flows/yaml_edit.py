@@ -1,4 +1,4 @@
-"""Change one value in a YAML text and leave every other byte as it is, comments and number formats included."""
+"""Change one value in a YAML text and leave every other byte, comments and number formats too, as it is."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ SECONDS_BETWEEN_LINES = 10.0  # when standard error is not a terminal
 
 
 class Progress:
-    """Progress of one stage in ``<run folder>/progress.json``: phase, done, total, unit, rate, seconds left."""
+    """Progress of one stage in ``<run folder>/progress.json``: phase, done, total, rate, seconds left."""
 
     def __init__(self, folder: Path, stage: str):
         self.path = folder / FILE
@@ -25,7 +25,7 @@ class Progress:
     def update(
         self, phase: str, done: float, total: float | None = None, unit: str = "", note: str = ""
     ) -> None:
-        """Report that ``done`` of ``total`` units of ``phase`` are finished. Cheap: call it for every item."""
+        """Report that ``done`` of ``total`` units of ``phase`` are finished. Cheap: for every item."""
         now = time.time()
         if phase != self._tick[0]:
             self._tick = (phase, now, done)

@@ -5,9 +5,9 @@ A stage is a module with a function ``run(context) -> metrics`` and three lines 
     if __name__ == "__main__":
         run_stage("sft", run)
 
-It reads only the recipe sections and artifacts that ``dvc.yaml`` lists for it, writes one artifact folder, and
-is started by DVC, by the flows or by hand: ``python -m tasks.sft --recipe tiny``. A stage whose artifact already
-has the identity that this run would have does nothing.
+It reads only the recipe sections and artifacts that ``dvc.yaml`` lists for it, writes one artifact folder,
+and is started by DVC, by the flows or by hand: ``python -m tasks.sft --recipe tiny``. A stage whose artifact
+already has the identity that this run would have does nothing.
 """
 
 import argparse

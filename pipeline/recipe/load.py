@@ -55,11 +55,16 @@ class Recipe(Section):
     report: ReportSection
 
 
+def recipe_names() -> list[str]:
+    """Names of the recipes in ``recipes/``."""
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
 def recipe_path(name: str) -> Path:
     """The file of a recipe given by name or by path. Raises ``UserError`` with the names that exist."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.exists():
-        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.yaml"))) or "none"
+        known = ", ".join(recipe_names()) or "none"
         raise UserError(f"there is no recipe {path} (in {FOLDER}/: {known})")
     return path
 

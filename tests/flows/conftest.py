@@ -1,7 +1,8 @@
 """A miniature repository: real stage modules, a real graph, git and DVC, small enough to run in seconds.
 
 The stages use the real recipe sections but do little: ``collect`` -> ``curate``, ``tokenizer`` -> ``sft`` ->
-``report``. ``sft`` counts steps, saves each in its scratch folder and goes on from the last one, as a training stage does.
+``report``. ``sft`` counts steps, saves each in its scratch folder and goes on from the last one, as a
+training stage does.
 """
 
 import os
