@@ -1,9 +1,9 @@
-"""What a recipe reaches over several training seeds: each score's mean and range, and the claims built on them.
+"""What a recipe reaches over several training seeds: the mean and range of each score.
 
     python -m benchmarks.seeds --recipe tiny --seeds 0 1 2
 
-Seeds share their data: artifacts of the data stages are linked from the recipe itself, which must have run. Each
-seed's chain runs under ``artifacts/<recipe>-seed<n>/`` and goes on where it was stopped. Writes
+Seeds share their data: artifacts of the data stages are linked from the recipe itself, which must have run.
+Each seed's chain runs under ``artifacts/<recipe>-seed<n>/`` and goes on where it was stopped. Writes
 ``benchmarks/results/<recipe>_seeds.json`` and a Markdown table beside it.
 """
 
