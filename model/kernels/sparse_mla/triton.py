@@ -1,0 +1,181 @@
+"""Sparse MLA on CUDA, forward: the contract is ``reference.sparse_mla``; gradients are in ``backward.py``.
+
+One program attends for one query and a block of heads: it gathers the selected latent rows tile by tile and uses
+each tile twice, as keys and as values. Few queries (decoding) are spread over the card by cutting the selected
+keys into splits, whose partial results a second kernel merges in a fixed order.
+
+For a paged cache pass the pages as one batch entry ``(1, pages * page size, X)`` and physical indices.
+
+B batch, T queries, S keys, N heads, K selected keys, C kv latent, R rope dim, X = C + R.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+_INTERPRET = triton.knobs.runtime.interpret
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# Programs of the forward pass that fill the card; fewer queries are split over their keys.
+FILL = 132
+
+
+def sparse_mla(
+    q_BTNX: torch.Tensor,
+    kv_BSX: torch.Tensor,
+    index_BTK: torch.Tensor,
+    scale: float,
+    latent: int,
+    *,
+    deterministic: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As ``reference.sparse_mla``; sums and the softmax are in float32.
+
+    Args:
+        deterministic: sum the gradient of ``kv_BSX`` in a fixed order. False adds with atomics instead: no
+            workspace, but the last bits change between runs.
+    """
+    return _SparseMLA.apply(q_BTNX, kv_BSX, index_BTK, scale, latent, deterministic)
+
+
+class _SparseMLA(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, kv, index, scale, latent, deterministic):
+        q, kv, index = q.contiguous(), kv.contiguous(), index.int().contiguous()
+        out, lse = attend(q, kv, index, scale, latent)
+        ctx.save_for_backward(q, kv, index, out, lse)
+        ctx.scale, ctx.latent, ctx.deterministic = scale, latent, deterministic
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, grad_out, _):
+        from model.kernels.sparse_mla.backward import gradients
+
+        dq, dkv = gradients(*ctx.saved_tensors, grad_out.contiguous(), ctx.scale, ctx.latent, ctx.deterministic)
+        return dq, dkv, None, None, None, None
+
+
+def attend(q, kv, index, scale: float, latent: int, *, block_keys=64, warps=8, stages=2, splits=None):
+    """(out_BTNC, lse_BTN) without autograd; ``splits`` cuts the keys of each query (None: by the query count)."""
+    B, T, N, X = q.shape
+    K, rows = index.shape[-1], B * T
+    block_n = max(16, min(64, triton.next_power_of_2(N)))
+    programs = rows * triton.cdiv(N, block_n)
+    if splits is None:
+        splits = max(1, min(FILL // max(programs, 1), triton.cdiv(K, 2 * block_keys)))
+    out = torch.empty(B, T, N, latent, dtype=q.dtype, device=q.device)
+    lse = torch.empty(B, T, N, dtype=torch.float32, device=q.device)
+    part, part_lse = out, lse
+    if splits > 1:
+        part = torch.empty(splits, B, T, N, latent, dtype=torch.float32, device=q.device)
+        part_lse = torch.empty(splits, B, T, N, dtype=torch.float32, device=q.device)
+    if rows and N:
+        block_c, block_r = triton.next_power_of_2(latent), max(16, triton.next_power_of_2(X - latent))
+        _forward_kernel[(rows, triton.cdiv(N, block_n), splits)](
+            q, kv, index, part, part_lse, scale * LOG2E.value, T, kv.shape[1], N, K, rows,
+            C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=block_keys,
+            SPLITS=splits, UPCAST=_INTERPRET, num_warps=warps if block_n == 64 else 4, num_stages=stages,
+        )  # fmt: skip
+        if splits > 1:
+            _merge_kernel[(rows, N)](
+                part, part_lse, out, lse, rows, N, C=latent, BLOCK_C=block_c, SPLITS=splits, num_warps=4
+            )
+    return out, lse
+
+
+@triton.jit
+def load_query(q, row, head, N, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Latent part (heads, BLOCK_C) and rotated part (heads, BLOCK_R) of one query."""
+    X: tl.constexpr = C + R
+    c = tl.arange(0, BLOCK_C)
+    r = tl.arange(0, BLOCK_R)
+    base = q + (row.to(tl.int64) * N + head)[:, None] * X
+    q_c = tl.load(base + c[None, :], mask=(head < N)[:, None] & (c < C)[None, :], other=0.0)
+    q_r = tl.load(base + C + r[None, :], mask=(head < N)[:, None] & (r < R)[None, :], other=0.0)
+    return q_c, q_r
+
+
+@triton.jit
+def load_keys(kv, s, base_row, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Latent and rotated part of the rows ``s`` (negative: zeros)."""
+    X: tl.constexpr = C + R
+    c = tl.arange(0, BLOCK_C)
+    r = tl.arange(0, BLOCK_R)
+    ok = s >= 0
+    base = kv + (base_row + tl.where(ok, s, 0))[:, None] * X
+    k_c = tl.load(base + c[None, :], mask=ok[:, None] & (c < C)[None, :], other=0.0)
+    k_r = tl.load(base + C + r[None, :], mask=ok[:, None] & (r < R)[None, :], other=0.0)
+    return k_c, k_r
+
+
+@triton.jit
+def _forward_kernel(
+    q, kv, index, out, lse, scale_log2, T, S, N, K, rows,
+    C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    head = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(2)
+    q_c, q_r = load_query(q, row, head, N, C, R, BLOCK_C, BLOCK_R)
+    if UPCAST:
+        q_c = q_c.to(tl.float32)
+        q_r = q_r.to(tl.float32)
+    base_row = (row // T).to(tl.int64) * S
+    index_row = index + row.to(tl.int64) * K
+    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS)
+    first = split * blocks * BLOCK_K
+    last = tl.minimum(first + blocks * BLOCK_K, K)
+    lane = tl.arange(0, BLOCK_K)
+    m = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    norm = tl.zeros([BLOCK_N], tl.float32)
+    acc = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
+    for k0 in range(first, last, BLOCK_K):
+        s = tl.load(index_row + k0 + lane, mask=k0 + lane < last, other=-1)
+        k_c, k_r = load_keys(kv, s, base_row, C, R, BLOCK_C, BLOCK_R)
+        if UPCAST:
+            k_c = k_c.to(tl.float32)
+            k_r = k_r.to(tl.float32)
+        score = tl.dot(q_c, tl.trans(k_c), input_precision="ieee")
+        score = tl.dot(q_r, tl.trans(k_r), score, input_precision="ieee") * scale_log2
+        score = tl.where((s >= 0)[None, :], score, float("-inf"))
+        m_new = tl.maximum(m, tl.max(score, 1))
+        safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # no key so far: exp2(-inf - 0) = 0
+        p = tl.exp2(score - safe[:, None])
+        shrink = tl.exp2(m - safe)
+        norm = norm * shrink + tl.sum(p, 1)
+        acc = tl.dot(p.to(k_c.dtype), k_c, acc * shrink[:, None], input_precision="ieee")
+        m = m_new
+    empty = norm == 0.0
+    acc = acc / tl.where(empty, 1.0, norm)[:, None]
+    place = (split.to(tl.int64) * rows + row) * N + head
+    c = tl.arange(0, BLOCK_C)
+    tl.store(
+        out + place[:, None] * C + c[None, :],
+        acc.to(out.dtype.element_ty),
+        mask=(head < N)[:, None] & (c < C)[None, :],
+    )
+    log = tl.where(empty, float("-inf"), (m + tl.log2(tl.where(empty, 1.0, norm))) * LN2)
+    tl.store(lse + place, log, mask=head < N)
+
+
+@triton.jit
+def _merge_kernel(part, part_lse, out, lse, rows, N, C: tl.constexpr, BLOCK_C: tl.constexpr, SPLITS: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * N + tl.program_id(1)
+    c = tl.arange(0, BLOCK_C)
+    m = tl.full([], float("-inf"), tl.float32)
+    for i in range(SPLITS):
+        m = tl.maximum(m, tl.load(part_lse + tl.cast(i, tl.int64) * rows * N + place))
+    safe = tl.where(m == float("-inf"), 0.0, m)
+    norm = tl.zeros([], tl.float32)
+    acc = tl.zeros([BLOCK_C], tl.float32)
+    for i in range(SPLITS):
+        at = tl.cast(i, tl.int64) * rows * N + place
+        weight = tl.exp(tl.load(part_lse + at) - safe)
+        norm += weight
+        acc += weight * tl.load(part + at * C + c, mask=c < C, other=0.0)
+    empty = norm == 0.0
+    acc = acc / tl.where(empty, 1.0, norm)
+    tl.store(out + place * C + c, acc.to(out.dtype.element_ty), mask=c < C)
+    tl.store(lse + place, tl.where(empty, float("-inf"), safe + tl.log(tl.where(empty, 1.0, norm))))
