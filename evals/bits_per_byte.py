@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from evals.policy import Policy, Result, Scored
+from evals.policy import Policy, Result, Score, Scored
 from evals.suite import ratio
 
 
@@ -33,11 +33,15 @@ class BitsPerByte:
         scored = policy.logprobs(texts, self.max_tokens, policy.attentions[0])
         bits = [float(item.nats.sum()) / math.log(2) for item in scored]
         sizes = [float(item.sizes.sum()) for item in scored]
+        return Result(self.scores(bits, sizes), self._samples(scored))
+
+    def scores(self, bits: list[float], sizes: list[float]) -> list[Score]:
+        """Scores from the bits and bytes of each document: over all of them, and by source."""
         scores = [ratio("all", bits, sizes)]
         for source in sorted({document.source for document in self.documents}):
             rows = [row for row, document in enumerate(self.documents) if document.source == source]
             scores.append(ratio(source, [bits[row] for row in rows], [sizes[row] for row in rows]))
-        return Result(scores, self._samples(scored))
+        return scores
 
     def _samples(self, scored: list[Scored]) -> list[dict[str, Any]]:
         """Documents with the bits of each token, one a source in turn."""

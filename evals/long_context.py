@@ -41,7 +41,7 @@ class LongContext:
             if attention not in policy.attentions:
                 continue
             # The answer is one line: what a model says after it must not find the answer by chance.
-            given = policy.complete(prompts, self.max_new_tokens, attention)
+            given = policy.complete(prompts, self.max_new_tokens, attention, stop="\n")
             outputs = [text.split("\n", 1)[0] for text in given]
             values = [score(item.answers, out) for item, out in zip(self.items, outputs, strict=True)]
             scores += self._scores(attention, values)

@@ -61,8 +61,8 @@ class Policy(Protocol):
         """The next assistant turn of each chat, greedily."""
         ...
 
-    def complete(self, prompts: list[str], max_new_tokens: int, attention: Attention) -> list[str]:
-        """Text that continues each prompt as a document, greedily, up to the document's end."""
+    def complete(self, prompts: list[str], max_new_tokens: int, attention: Attention, stop: str) -> list[str]:
+        """Text that continues each prompt as a document, greedily, up to the token that holds ``stop``."""
         ...
 
     def logprobs(self, texts: list[str], max_tokens: int, attention: Attention) -> list[Scored]:
@@ -90,6 +90,7 @@ class Score:
     n: int
     numerators: list[float] = field(repr=False)
     denominators: list[float] = field(repr=False)
+    proportion: bool = False  # a mean of values in [0, 1]
 
 
 @dataclass(frozen=True)

@@ -39,4 +39,5 @@ def mean(name: str, values: list[float]) -> Score:
 def share(name: str, values: list[float]) -> Score:
     """The mean of values in [0, 1] with a Wilson interval."""
     low, high = wilson(float(np.sum(values)), len(values))
-    return Score(name, float(np.mean(values)), low, high, len(values), list(values), [1.0] * len(values))
+    ones = [1.0] * len(values)
+    return Score(name, float(np.mean(values)), low, high, len(values), list(values), ones, proportion=True)

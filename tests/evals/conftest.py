@@ -63,7 +63,7 @@ class BytePolicy:
             scored.append(Scored(sizes * self.bits[attention] * math.log(2), sizes, pieces))
         return scored
 
-    def complete(self, prompts: list[str], max_new_tokens: int, attention: str) -> list[str]:
+    def complete(self, prompts: list[str], max_new_tokens: int, attention: str, stop: str) -> list[str]:
         return [self.completions[attention][prompt] for prompt in prompts]
 
     def indexer_quality(self, texts: list[str], max_tokens: int) -> list[IndexerQuality]:

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from evals.statistics import bootstrap_difference, bootstrap_ratio, wilson
+from evals.statistics import bootstrap_difference, bootstrap_ratio, newcombe, wilson
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,13 @@ def test_paired_scores_need_the_same_items():
     three, four = (np.ones(3), np.ones(3)), (np.ones(4), np.ones(4))
     with pytest.raises(ValueError, match="same items: 3 and 4"):
         bootstrap_difference(three, four)
+
+
+def test_newcombe_equals_published_intervals():
+    # Newcombe 1998, table II, method 10: 56/70 - 48/80 and 9/10 - 3/10.
+    for (a, m), (b, n), wanted in [
+        ((48, 80), (56, 70), (0.0524, 0.3339)),
+        ((3, 10), (9, 10), (0.1705, 0.8090)),
+    ]:
+        first, second = (a / m, *wilson(a, m)), (b / n, *wilson(b, n))
+        assert newcombe(first, second) == pytest.approx(wanted, abs=5e-5)

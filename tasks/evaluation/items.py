@@ -1,0 +1,80 @@
+"""What the suites are asked on, read from the ``eval_sets`` artifact and cut to the recipe's numbers."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from environments.interface import Task
+from evals.bits_per_byte import BitsPerByte, Document
+from evals.environments import Environments, Item
+from evals.long_context import LongContext, LongContextItem
+from evals.sparse_attention import SparseAttention
+from evals.suite import Suite
+from pipeline.errors import UserError
+from pipeline.recipe.evaluation import EvaluateSection
+
+# Checkpoints that have not seen a chat.
+BASE_STAGES = ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt")
+# Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
+CHARACTERS_PER_TOKEN = 6
+
+
+class EvalSets:
+    """The evaluation sets of a recipe; gives each checkpoint its suites."""
+
+    def __init__(self, folder: Path, section: EvaluateSection):
+        self.section = section
+        rows = pq.read_table(folder / "heldout.parquet", columns=["id", "source", "text"]).to_pylist()
+        documents = sorted((Document(**row) for row in rows), key=lambda document: document.id)
+        self.short = _first_of_each(documents, lambda d: d.source, section.documents_per_source)
+        characters = CHARACTERS_PER_TOKEN * section.long_length
+        self.long = [d for d in documents if len(d.text) >= characters][: section.long_documents]
+        if len(self.long) < 2:
+            raise UserError(
+                f"{folder / 'heldout.parquet'} has {len(self.long)} documents of {characters} characters or "
+                "more: lower evaluate.long_length or raise eval_sets.heldout_fraction"
+            )
+        items = [_long_item(row) for row in _read_lines(folder / "longcontext.jsonl")]
+        self.long_context = _first_of_each(items, lambda i: (i.task, i.tokens), section.long_context_items)
+        self.tasks = [Item(Task.from_record(row), row["mode"]) for row in _read_lines(folder / "tasks.jsonl")]
+
+    def suites(self, checkpoint: str) -> list[Suite]:
+        """Bits per byte stands first. Checkpoints that cannot chat yet are asked few tasks."""
+        section, shown = self.section, self.section.samples_kept
+        base = checkpoint in BASE_STAGES
+        count = section.base_items_per_family if base else section.items_per_family
+        tasks = _first_of_each(self.tasks, lambda i: (i.task.environment, i.task.family, i.mode), count)
+        return [
+            BitsPerByte(self.short, section.length, shown),
+            SparseAttention(self.long, section.long_length),
+            LongContext(self.long_context, section.long_context_new_tokens, shown),
+            Environments(tasks, section.max_new_tokens, samples=shown),
+        ]
+
+
+def _first_of_each(items: list, group: Callable[[Any], Any], count: int) -> list:
+    """The first ``count`` items of each group, in order."""
+    seen: Counter = Counter()
+    kept = []
+    for item in items:
+        seen[group(item)] += 1
+        if seen[group(item)] <= count:
+            kept.append(item)
+    return kept
+
+
+def _read_lines(path: Path) -> list[dict]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON lines ({error}): run stage eval_sets again") from error
+
+
+def _long_item(row: dict) -> LongContextItem:
+    answers = tuple(row["answers"])
+    return LongContextItem(row["id"], row["task"], row["target_tokens"], row["prompt"], answers)

@@ -1,0 +1,110 @@
+"""A checkpoint as the policy that the suites ask: greedy decoding on this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from evals.policy import Attention, Chat, IndexerQuality, Mode, Reply, Scored
+from model.chat.parser import parse
+from model.chat.renderer import render
+from model.chat.tokenizer import Tokenizer
+from model.chat.tokens import END_OF_TEXT, thinking_of
+from model.inference.generate import generate, score
+from model.transformer import Transformer
+from tasks.training.setup import load_model
+
+
+class LocalPolicy:
+    """Answers chats and continues documents under the model's own attention: sparse once it has an
+    indexer."""
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer):
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.top_k = model.config.index_top_k
+        controls: tuple[Attention, ...] = ("dense", "window", "random")
+        self.attentions: tuple[Attention, ...] = ("sparse", *controls) if model.has_indexer else controls
+        self._start = tokenizer.ids_by_name[END_OF_TEXT]
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> "LocalPolicy":
+        return cls(load_model(folder, device), Tokenizer.load(folder))
+
+    def generate(self, chats: list[Chat], mode: Mode, max_new_tokens: int) -> list[Reply]:
+        prompts = [
+            render(self.tokenizer, chat.messages, chat.tools, mode, generation_prompt=True).ids
+            for chat in chats
+        ]
+        stop_ids = self.tokenizer.stop_ids
+        samples = generate(
+            self.model,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            attention=self.attentions[0],
+        )
+        thinking = thinking_of(mode).enabled
+        replies = []
+        for chat, sample in zip(chats, samples, strict=True):
+            parsed = parse(self.tokenizer, sample.ids, chat.tools, thinking)
+            replies.append(Reply(parsed.message, len(sample.ids), parsed.valid, parsed.reason, parsed.finish))
+        return replies
+
+    def complete(self, prompts: list[str], max_new_tokens: int, attention: Attention, stop: str) -> list[str]:
+        rows = [[self._start, *ids] for ids in self.tokenizer.encode_batch(prompts)]
+        stop_ids = self._ids_that_hold(stop)
+        samples = generate(
+            self.model, rows, max_new_tokens=max_new_tokens, stop_ids=stop_ids, attention=attention
+        )
+        return [self.tokenizer.decode(sample.ids) for sample in samples]
+
+    def logprobs(self, texts: list[str], max_tokens: int, attention: Attention) -> list[Scored]:
+        rows = self._documents(texts, max_tokens)
+        return [
+            Scored(-logprobs, *self._sizes_and_pieces(row[1:]))
+            for row, logprobs in zip(rows, score(self.model, rows, attention=attention), strict=True)
+        ]
+
+    @torch.inference_mode()
+    def indexer_quality(self, texts: list[str], max_tokens: int) -> list[IndexerQuality]:
+        """One text a pass: a value of each text is wanted, and the model gives means over a batch."""
+        results = []
+        for row in self._documents(texts, max_tokens):
+            tokens = torch.tensor([row[:-1]], device=self.model.embed.weight.device)
+            out = self.model(tokens, attention="dense", indexer_loss=True, measure=True)
+            held, best, window = out.mass_L3.unbind(-1)
+            parts = (out.indexer_kl_L, held, best, window)
+            results.append(IndexerQuality(*(values.tolist() for values in parts)))
+        return results
+
+    def segments(self, chat: Chat, mode: Mode) -> list[tuple[str, bool]]:
+        return colour(self.tokenizer, chat.messages, chat.tools, mode)
+
+    def _documents(self, texts: list[str], max_tokens: int) -> list[list[int]]:
+        """Each text as the beginning of a document: the token between documents, then ``max_tokens`` at
+        most."""
+        return [[self._start, *ids[:max_tokens]] for ids in self.tokenizer.encode_batch(texts)]
+
+    def _sizes_and_pieces(self, ids: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        pieces = [self.tokenizer.token_bytes(token) for token in ids]
+        sizes = np.array([len(piece) for piece in pieces])
+        return sizes, [piece.decode("utf-8", errors="replace") for piece in pieces]
+
+    def _ids_that_hold(self, text: str) -> set[int]:
+        wanted = text.encode()
+        ids = range(self.tokenizer.vocab_size)
+        return {i for i in ids if wanted in self.tokenizer.token_bytes(i)} | {self._start}
+
+
+def colour(
+    tokenizer: Tokenizer, messages: list[dict], tools: list[dict] | None, mode: Mode
+) -> list[tuple[str, bool]]:
+    """The rendered chat as runs of text, and whether the loss (so also the sampler) is on them."""
+    rendered = render(tokenizer, messages, tools, mode)
+    runs: list[tuple[list[int], bool]] = []
+    for token, trained in zip(rendered.ids, rendered.train, strict=True):
+        if not runs or runs[-1][1] != trained:
+            runs.append(([], trained))
+        runs[-1][0].append(token)
+    return [(tokenizer.decode(ids), trained) for ids, trained in runs]
