@@ -1,0 +1,96 @@
+"""Reading and writing checkpoint folders."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from model.attention.indexer import Indexer
+from model.config import ModelConfig
+from model.hub.config import config_json, read_config
+from model.hub.weights import RENAMED, exported, imported, split_fused
+from model.transformer import Transformer, initialise
+
+
+def save_folder(model: Transformer, folder: str | Path) -> None:
+    """Write ``config.json`` and ``model.safetensors``, in the parameters' own dtypes, into an existing
+    folder.
+    """
+    folder = Path(folder)
+    tensors = {name: tensor.contiguous() for name, tensor in exported(model)}
+    if not model.has_indexer:
+        tensors |= _fresh_indexers(model)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    text = json.dumps(config_json(model), indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def load_folder(folder: str | Path, *, device: torch.device | str = "cpu") -> Transformer:
+    """The model of a folder, in the stored dtypes.
+
+    Raises ``FileNotFoundError`` where a file is missing, and ``ValueError`` with one sentence where
+    config.json is not of this architecture, the tensors do not fit it (naming the first that differs), or a
+    file is damaged.
+    """
+    folder = Path(folder)
+    config, trained = read_config(folder)
+    tensors = split_fused(_read_tensors(folder, str(device)))
+    if not any(name.startswith(f"model.layers.{config.num_layers}.") for name in tensors):
+        # transformers has no MTP block and leaves it out of what it writes.
+        config = config.model_copy(update={"mtp_steps": 0})
+    with torch.device("meta"):
+        model = Transformer(config, indexer=True)
+    expected = {name: tuple(tensor.shape) for name, tensor in exported(model)}
+    _check_shapes(folder, expected, tensors, config)
+    model.load_state_dict(imported(model, tensors), assign=True)
+    if not trained:
+        model.drop_indexer()
+    return model
+
+
+def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.exists():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    tensors = {}
+    for name in names:
+        if not (folder / name).exists():
+            raise FileNotFoundError(f"{folder / name} is missing; copy the checkpoint again")
+        try:
+            with safe_open(folder / name, framework="pt", device=device) as file:
+                tensors |= {key: file.get_tensor(key) for key in file.keys()}
+        except SafetensorError as error:
+            raise ValueError(f"{folder / name} is damaged ({error}); copy the checkpoint again") from error
+    return tensors
+
+
+def _check_shapes(folder: Path, expected: dict, tensors: dict, config: ModelConfig) -> None:
+    for name, shape in expected.items():
+        if name not in tensors:
+            raise ValueError(f"{folder} has no tensor {name}, which its config.json calls for")
+        if tuple(tensors[name].shape) != shape:
+            found = tuple(tensors[name].shape)
+            raise ValueError(
+                f"{folder}: tensor {name} has shape {found}, and its config.json calls for {shape}"
+            )
+    # The MTP block of the released layout may bring its own copy of embedding and head, which are the
+    # trunk's.
+    copies = re.compile(rf"model\.layers\.{config.num_layers}\.(embed_tokens|shared_head\.head)\.weight")
+    for name in tensors:
+        if name not in expected and not copies.fullmatch(name):
+            raise ValueError(f"{folder} has a tensor {name} that its config.json does not call for")
+
+
+def _fresh_indexers(model: Transformer) -> dict[str, torch.Tensor]:
+    """Newly initialised indexer weights for every layer of a model that has none."""
+    tensors = {}
+    for number in range(len(model.attentions())):
+        indexer = Indexer(model.config).to(model.embed.weight.dtype)
+        initialise(indexer, model.config.init_std, seed=number)
+        for name, value in indexer.state_dict().items():
+            tensors[f"model.layers.{number}." + RENAMED[f"attention.indexer.{name}"]] = value
+    return tensors
