@@ -46,12 +46,14 @@ class IndexerObjective:
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         measure = not self.model.training
         out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=True, measure=measure)
-        values = {"dsa/indexer_kl": out.indexer_kl_L.mean()}
-        if measure:
-            selected, best, window = out.mass_L3.nanmean(0)
-            values |= {"dsa/topk_mass": selected, "dsa/best_mass": best, "dsa/window_mass": window}
-            values["dsa/topk_recall"] = selected / best
-        return out.indexer_kl_L.mean(), values
+        loss = out.indexer_kl_L.mean()
+        if not measure:
+            return loss, {}
+        selected, best, window = out.mass_L3.nanmean(0)
+        return loss, {
+            "dsa/indexer_kl": loss, "dsa/topk_mass": selected, "dsa/best_mass": best,
+            "dsa/window_mass": window, "dsa/topk_recall": selected / best,
+        }  # fmt: skip
 
 
 if __name__ == "__main__":

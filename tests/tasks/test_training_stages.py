@@ -1,0 +1,138 @@
+"""The training stages as they are run: child processes over a real, small workspace."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline import artifacts
+from tasks.training.loop import schedule_factor
+from tests.tasks.conftest import change
+
+
+def start(stage: str, recipe, **kwargs) -> subprocess.Popen:
+    command = [sys.executable, "-m", f"tasks.{stage}", "--recipe", str(recipe)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **kwargs)
+
+
+def run(stage: str, recipe, status: int = 0) -> str:
+    child = start(stage, recipe)
+    output, errors = child.communicate(timeout=300)
+    assert child.returncode == status, output + errors
+    return output + errors
+
+
+def weights(stage: str) -> dict[str, torch.Tensor]:
+    return load_file(artifacts.artifact_dir("mini", stage) / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def wait_for_step(folder, step: int) -> None:
+    deadline = time.time() + 120
+    while time.time() < deadline:
+        if any(int(path.name) >= step for path in (folder / "steps").glob("[0-9]*")):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no checkpoint of step {step} in {folder}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_run_ends_with_the_same_bits(workspace, blow):
+    change(workspace, pretrain={"tokens": 128 * 60})
+    run("pretrain", workspace)
+    straight = weights("pretrain")
+    curves = (artifacts.artifact_dir("mini", "pretrain") / "curves.csv").read_text()
+
+    scratch = artifacts.run_dir("mini", "pretrain")
+    forced = start("pretrain", workspace, env={**os.environ, "GLM5_FORCE": "1"})
+    wait_for_step(scratch, 10)
+    forced.send_signal(blow)
+    forced.communicate(timeout=60)
+    assert forced.returncode != 0
+    assert same(weights("pretrain"), straight), "the finished artifact must survive the kill of its successor"
+
+    (artifacts.artifact_dir("mini", "pretrain") / "record.json").unlink()
+    assert "going on from step" in run("pretrain", workspace)
+    assert same(weights("pretrain"), straight)
+    again = (artifacts.artifact_dir("mini", "pretrain") / "curves.csv").read_text()
+    losses = [[row["step"], row["train/loss"], row["val/bpb"]] for row in csv.DictReader(again.splitlines())]
+    first = [[row["step"], row["train/loss"], row["val/bpb"]] for row in csv.DictReader(curves.splitlines())]
+    assert losses == first
+
+
+@pytest.mark.slow
+def test_the_chain_of_stages(workspace):
+    for stage in ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft"):
+        run(stage, workspace)
+        folder = artifacts.artifact_dir("mini", stage)
+        record = artifacts.verify(folder)
+        assert record["facts"]["steps"] > 0
+        names = {path.name for path in folder.iterdir()}
+        expected = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "curves.csv"}
+        assert expected <= names
+    assert "up to date" in run("sft", workspace)
+    before, after = weights("midtrain"), weights("dsa_warmup")
+    moved = [name for name in before if "indexer" not in name and not torch.equal(before[name], after[name])]
+    assert moved == [], "warm-up may train nothing but the indexer"
+    kl = [float(row["val/loss"]) for row in read_curves("dsa_warmup") if row["val/loss"]]
+    assert kl[-1] < kl[0]
+    assert not same({n: t for n, t in weights("dsa_adapt").items() if "indexer" not in n},
+                    {n: t for n, t in after.items() if "indexer" not in n})  # fmt: skip
+
+
+def read_curves(stage: str) -> list[dict]:
+    with open(artifacts.artifact_dir("mini", stage) / "curves.csv") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_bad_input_is_one_sentence(workspace):
+    change(workspace, pretrain={"global_batch_tokens": 100})
+    assert "is no multiple of micro_batch x sequence_length" in run("pretrain", workspace, status=1)
+    change(workspace, pretrain={"global_batch_tokens": 128, "optimizer": {"muon_lr": 1e9, "adamw_lr": 1e9}})
+    output = run("pretrain", workspace, status=1)
+    assert "Traceback" not in output and "lower the learning rate" in output
+    change(workspace, model={"vocab_size": 500}, pretrain={"optimizer": {"muon_lr": 0.01, "adamw_lr": 0.01}})
+    assert "make tokenizer.vocab_size and model.vocab_size equal" in run("pretrain", workspace, status=1)
+    assert not artifacts.artifact_dir("mini", "pretrain").exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_shape_is_refused(workspace):
+    run("pretrain", workspace)
+    folder = artifacts.artifact_dir("mini", "pretrain")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 48}))
+    record = artifacts.read_record(folder)
+    path = folder / "config.json"
+    record["files"]["config.json"] = [path.stat().st_size, artifacts.hash_file(path)]
+    (folder / "record.json").write_text(json.dumps(record))
+    output = run("midtrain", workspace, status=1)
+    assert "cannot load the checkpoint" in output and "Traceback" not in output
+
+
+def test_schedules():
+    class Section:
+        class schedule:
+            shape, warmup_steps, final = "cosine", 4, 0.1
+
+    factors = [schedule_factor(Section, step, 24) for step in range(24)]
+    assert factors[:5] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert abs(factors[14] - 0.55) < 1e-12  # half way
+    assert all(a > b for a, b in zip(factors[4:], factors[5:], strict=False))
+    assert 0.1 < factors[-1] < 0.11
+    Section.schedule.shape = "linear"
+    assert abs(schedule_factor(Section, 14, 24) - 0.55) < 1e-12
+    Section.schedule.shape = "constant"
+    assert schedule_factor(Section, 23, 24) == 1.0
