@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.chat.tokenizer import TextDecoder, Tokenizer
+from model.chat.tokenizer import SPECIAL_NAMES, TextDecoder, Tokenizer
 from model.chat.tokens import (
     CALL,
     END_CALL,
@@ -19,6 +19,8 @@ from model.chat.tokens import (
     VALUE,
 )
 from model.config import SPECIAL_TOKENS
+
+_LONGEST_NAME = max(map(len, SPECIAL_TOKENS))
 
 # A piece of the answer in the form of OpenAI's streaming deltas: {"reasoning_content": text},
 # {"content": text} or {"tool_calls": [one whole call with its index]}.
@@ -72,13 +74,19 @@ class TokenParser:
 
     def feed(self, token_id: int) -> list[Delta]:
         name = self._tokenizer.names_by_id.get(token_id)
+        if token_id >= self._tokenizer.vocab_size:
+            self._turn.blame(f"token {token_id} is not in the tokenizer's vocabulary")
         if name is None:
             return self._turn.text(self._decoder.feed(self._tokenizer.token_bytes(token_id)))
         return self._turn.text(self._decoder.flush()) + self._turn.special(name)
 
+    def flush(self) -> list[Delta]:
+        """The last deltas, where the tokens ended without a stop token: an unfinished character as U+FFFD."""
+        return self._turn.text(self._decoder.flush())
+
     def finish(self, stopped: bool = False) -> Parsed:
         """The message so far. ``stopped``: the sampler stopped at a stop token and did not pass it on."""
-        self._turn.text(self._decoder.flush())
+        self.flush()
         return self._turn.finish(stopped)
 
 
@@ -90,24 +98,23 @@ class TextParser:
         self._held = ""
 
     def feed(self, text: str) -> list[Delta]:
-        deltas: list[Delta] = []
-        ordinary, rest = "", self._held + text
-        while rest:
-            name = next((name for name in SPECIAL_TOKENS if rest.startswith(name)), None)
-            if name:
-                deltas += self._turn.text(ordinary) + self._turn.special(name)
-                ordinary, rest = "", rest[len(name) :]
-            elif any(name.startswith(rest) for name in SPECIAL_TOKENS):
-                break
-            else:
-                cut = min((at for at in (rest.find("<", 1), rest.find("[", 1)) if at > 0), default=len(rest))
-                ordinary, rest = ordinary + rest[:cut], rest[cut:]
-        self._held = rest
-        return deltas + self._turn.text(ordinary)
+        text = self._held + text
+        deltas, position = [], 0
+        for match in SPECIAL_NAMES.finditer(text):
+            deltas += self._turn.text(text[position : match.start()]) + self._turn.special(match.group())
+            position = match.end()
+        end = len(text) - _begun(text[position:])
+        self._held = text[end:]
+        return deltas + self._turn.text(text[position:end])
+
+    def flush(self) -> list[Delta]:
+        """The last deltas: what was held back was no special token."""
+        held, self._held = self._held, ""
+        return self._turn.text(held)
 
     def finish(self, stopped: bool = False) -> Parsed:
-        self._turn.text(self._held)
-        self._held = ""
+        """As ``TokenParser.finish``."""
+        self.flush()
         return self._turn.finish(stopped)
 
 
@@ -140,20 +147,20 @@ class _Turn:
             return [{"reasoning_content": text}]
         if self._at == "content":
             if self._calls and text.strip():
-                self._blame("text after a tool call")
+                self.blame("text after a tool call")
             self._content += text
             return [{"content": text}]
         if self._at in ("name", "key", "value"):
             setattr(self._call, self._at, getattr(self._call, self._at) + text)
         elif self._at in ("after key", "after value") and text.strip():
-            self._blame("text between the parts of a tool call")
+            self.blame("text between the parts of a tool call")
         elif self._at == "end":
-            self._blame("text after the stop token")
+            self.blame("text after the stop token")
         return []
 
     def special(self, name: str) -> list[Delta]:
         if self._at == "end":
-            self._blame(f"{name} after the stop token")
+            self.blame(f"{name} after the stop token")
         elif name in STOP_TOKENS:
             self._close_turn(name)
         elif self._at in ("reasoning", "content"):
@@ -165,7 +172,7 @@ class _Turn:
     def finish(self, stopped: bool) -> Parsed:
         cut_off = self._stop is None and not stopped
         if cut_off:
-            self._blame("it ended without a stop token")
+            self.blame("it ended without a stop token")
         elif self._stop is None:
             self._close_turn(OBSERVATION if self._calls else END_OF_TEXT)
         message: dict[str, Any] = {"role": "assistant", "content": self._content}
@@ -176,20 +183,20 @@ class _Turn:
         finish = "tool_calls" if self._calls else "stop"
         return Parsed(message, self._fault is None, self._fault, "length" if cut_off else finish)
 
-    def _blame(self, reason: str) -> None:
+    def blame(self, reason: str) -> None:
         self._fault = self._fault or reason
 
     def _close_turn(self, stop: str) -> None:
         if self._at == "reasoning":
-            self._blame("the reasoning was not closed with </think>")
+            self.blame("the reasoning was not closed with </think>")
         elif self._at != "content":
-            self._blame("a tool call was not closed")
+            self.blame("a tool call was not closed")
         elif bool(self._calls) != (stop == OBSERVATION):
-            self._blame(
+            self.blame(
                 f"{stop} cannot follow {'a tool call' if self._calls else 'an answer without tool calls'}"
             )
         elif not self._calls and not self._content.strip():
-            self._blame("the answer is empty")
+            self.blame("the answer is empty")
         self._stop, self._at = stop, "end"
 
     def _special_outside_call(self, name: str) -> list[Delta]:
@@ -197,10 +204,10 @@ class _Turn:
             self._at = "content"
         elif name == CALL:
             if self._at == "reasoning":
-                self._blame("a tool call inside the reasoning")
+                self.blame("a tool call inside the reasoning")
             self._call, self._at = _Call(), "name"
         else:
-            self._blame(f"{name} out of place in the {self._at}")
+            self.blame(f"{name} out of place in the {self._at}")
             return self.text(name)
         return []
 
@@ -220,30 +227,38 @@ class _Turn:
             return self._add_call()
         else:
             # The call cannot be read: leave it out, up to its end.
-            self._blame(f"{name} out of place in a tool call")
+            self.blame(f"{name} out of place in a tool call")
             self._at = "content" if name == END_CALL else "broken call"
         return []
 
     def _add_argument(self) -> None:
         call = self._call
         if call.key in call.arguments:
-            self._blame(f"the argument {call.key!r} of a tool call stands twice")
+            self.blame(f"the argument {call.key!r} of a tool call stands twice")
         types = self._types.get(call.name.strip(), {}).get(call.key)
         try:
             call.arguments[call.key] = _read_value(call.value, types)
         except ValueError:
-            self._blame(f"the argument {call.key!r} of {call.name.strip()} is not JSON")
+            self.blame(f"the argument {call.key!r} of {call.name.strip()} is not JSON")
             call.arguments[call.key] = call.value
 
     def _add_call(self) -> list[Delta]:
         name = self._call.name.strip()
         if not name:
-            self._blame("a tool call without a function name")
+            self.blame("a tool call without a function name")
             return []
         index = len(self._calls)
         function = {"name": name, "arguments": self._call.arguments}
         self._calls.append({"id": f"call_{index}", "type": "function", "function": function})
         return [{"tool_calls": [{"index": index, **self._calls[-1]}]}]
+
+
+def _begun(text: str) -> int:
+    """Length of the longest end of the text that may be the beginning of a special token."""
+    for length in range(min(len(text), _LONGEST_NAME - 1), 0, -1):
+        if any(name.startswith(text[-length:]) for name in SPECIAL_TOKENS):
+            return length
+    return 0
 
 
 def _argument_types(tools: list[dict]) -> dict[str, dict[str, list[str] | None]]:

@@ -12,7 +12,7 @@ from model.chat.tokens import STOP_TOKENS
 from model.config import SPECIAL_TOKENS
 
 # Longest first, as in transformers: a name takes precedence over the names that it contains.
-_SPECIAL_NAMES = re.compile("|".join(map(re.escape, sorted(SPECIAL_TOKENS, key=len, reverse=True))))
+SPECIAL_NAMES = re.compile("|".join(map(re.escape, sorted(SPECIAL_TOKENS, key=len, reverse=True))))
 _NOT_UNICODE = "text cannot be encoded: it is not valid Unicode (a lone surrogate); replace that character"
 
 
@@ -81,10 +81,12 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that one token stands for. Raises ``ValueError`` for an id outside the vocabulary."""
-        if not 0 <= token_id < len(self._bytes):
-            raise ValueError(f"token id {token_id} is outside the vocabulary of {len(self._bytes)} tokens")
-        return self._bytes[token_id]
+        """The bytes that one token stands for: those of U+FFFD for an id behind the vocabulary, which a model
+        can sample whose embedding is padded to a round size. Raises ``ValueError`` for a negative id.
+        """
+        if token_id < 0:
+            raise ValueError(f"token id {token_id} is negative, so it is no token")
+        return self._bytes[token_id] if token_id < self.vocab_size else "\ufffd".encode()
 
     def _plain_ids(self, text: str) -> list[int]:
         try:
@@ -110,7 +112,7 @@ class TextDecoder:
 def _pieces(text: str) -> list[str]:
     """The text cut at names of special tokens, which become pieces of their own."""
     pieces, position = [], 0
-    for match in _SPECIAL_NAMES.finditer(text):
+    for match in SPECIAL_NAMES.finditer(text):
         pieces += [text[position : match.start()], match.group()]
         position = match.end()
     return [piece for piece in [*pieces, text[position:]] if piece]

@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from conftest import train_tokenizer
-from dialogues import TOOLS, dialogue
+from random_dialogues import TOOLS, dialogue
+from small_tokenizer import train_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from model.chat.files import save_chat_files

@@ -4,7 +4,7 @@ import random
 import re
 
 import pytest
-from dialogues import TOOLS, message, text
+from random_dialogues import TOOLS, message, text
 
 from model.chat.parser import TextParser, TokenParser, parse, parse_text
 from model.chat.renderer import render, training_rows
@@ -126,9 +126,9 @@ def test_deltas_of_any_tokens_add_up_to_the_message(tokenizer):
             ids, thinking = random_ids(rng, tokenizer), rng.random() < 0.5
         parser = TokenParser(tokenizer, TYPED, thinking)
         deltas = [delta for token_id in ids for delta in parser.feed(token_id)]
+        deltas += parser.flush()
         parsed = parser.finish()
-        if tokenizer.stop_ids & set(ids):  # else an unfinished character may still be held back
-            assert joined(deltas) == parsed.message
+        assert joined(deltas) == parsed.message
         assert parsed == parse(tokenizer, ids, TYPED, thinking)
         assert parsed.valid == (parsed.reason is None)
         valid += parsed.valid
@@ -181,10 +181,11 @@ def test_text_in_any_cuts_gives_what_whole_text_gives_and_no_half_tag(tokenizer)
             cut = rng.randrange(1, 6)
             deltas += parser.feed(rest[:cut])
             rest = rest[cut:]
+        deltas += parser.flush()
         parsed = parser.finish(stopped=True)
+        assert joined(deltas) == parsed.message
         assert parsed == parse_text(turn, TYPED, thinking)
         if any(stop in turn for stop in STOP_TOKENS):
-            assert joined(deltas) == parsed.message
             assert parsed == parse(tokenizer, ids_of(tokenizer, turn), TYPED, thinking)
 
 
@@ -286,3 +287,10 @@ def test_text_of_a_tag_spelt_with_ordinary_tokens_is_text(tokenizer):
         ids = [*tokenizer.encode(text(rng) + name + "x"), tokenizer.ids_by_name["<|user|>"]]
         parsed = parse(tokenizer, ids, TOOLS, thinking=False)
         assert parsed.valid and parsed.message["content"].endswith(name + "x")
+
+
+def test_a_token_of_no_vocabulary_is_a_fault(tokenizer):
+    ids = [*tokenizer.encode("a"), tokenizer.vocab_size, tokenizer.ids_by_name["<|user|>"]]
+    parsed = parse(tokenizer, ids, thinking=False)
+    assert parsed.reason == f"token {tokenizer.vocab_size} is not in the tokenizer's vocabulary"
+    assert parsed.message["content"] == "a\ufffd" and not parsed.valid

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from dialogues import TOOLS, dialogue, text
+from random_dialogues import TOOLS, dialogue, text
 
 from model.chat.renderer import render, training_rows
 from model.chat.tokens import MODES, Thinking
