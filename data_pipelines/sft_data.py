@@ -90,6 +90,8 @@ def shares(section: SftDataSection) -> dict[tuple[str, Mode], int]:
         if weight * section.modes.get(mode, 0.0) > 0
     }
     total = sum(weights.values())
+    if not total:
+        raise UserError("sft_data: all weights of families or of modes are 0, so there is nothing to write")
     exact = {key: section.chats * weight / total for key, weight in weights.items()}
     counts = {key: int(value) for key, value in exact.items()}
     largest_rest = sorted(exact, key=lambda key: counts[key] - exact[key])

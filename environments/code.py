@@ -51,7 +51,7 @@ class CodeEpisode(Episode):
         if len(self._code) > MAX_CHARACTERS:
             return Verdict(0.0, f"the code is longer than {MAX_CHARACTERS} characters")
         try:
-            outcome = await run_python(_RUNNER, repr({"code": self._code, "inputs": self._truth["inputs"]}))
+            outcome = await run_python(_RUNNER, ascii({"code": self._code, "inputs": self._truth["inputs"]}))
         except SandboxError as error:
             return Verdict(None, str(error))
         if outcome.timed_out:

@@ -95,7 +95,7 @@ def read_call(call: Any, tools: tuple[dict, ...]) -> tuple[str, dict[str, str]]:
     function = (call.get("function") or call) if isinstance(call, dict) else {}
     name, arguments = function.get("name"), function.get("arguments")
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
-    if name not in schemas:
+    if not isinstance(name, str) or name not in schemas:
         raise MalformedCall(f"there is no tool {name!r}")
     if isinstance(arguments, str):
         try:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from pipeline.recipe.base import Section
 
@@ -59,7 +59,7 @@ class MidtrainDataSection(Section):
 
 class SftDataSection(Section):
     chats: int = Field(gt=0)
-    modes: dict[Literal["interleaved", "preserved", "off"], float] = Field(min_length=1)
-    families: dict[str, float] = Field(min_length=1)  # weight by "environment/family"
+    modes: dict[Literal["interleaved", "preserved", "off"], NonNegativeFloat] = Field(min_length=1)
+    families: dict[str, NonNegativeFloat] = Field(min_length=1)  # weight by "environment/family"
     wrong_turns: float = Field(0.1, ge=0, le=1)  # share of the chats that can hold a wrong turn, masked
     off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues that answer one later turn without thinking

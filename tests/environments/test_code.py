@@ -1,0 +1,139 @@
+"""Snippets are judged by what they return, in a limited child process."""
+
+import asyncio
+import os
+import sys
+import time
+
+import pytest
+
+from environments.code import Code, read_code
+from environments.interface import play
+from environments.sandbox import process
+from environments.sandbox.process import run_python
+
+CODE = Code()
+TASK = CODE.make_task("expression", 5)
+
+
+def judge(code, task=TASK):
+    return asyncio.run(play(CODE, task, [{"role": "assistant", "content": code}]))[1]
+
+
+def test_another_form_of_the_function_passes():
+    right = TASK.truth["code"].removeprefix("def f(x): return ")
+    assert judge(f"f = lambda x: {right}").reward == 1.0
+    assert judge(f"Here:\n```python\ndef f(x):\n    y = {right}\n    return y\n```\nDone.").reward == 1.0
+    assert judge(f"print('hello')\ndef f(x):\n    print(x)\n    return {right}").reward == 1.0
+
+
+def test_fence():
+    assert read_code("a\n```\nb\n```\nc") == "b"
+    assert read_code(" b \n") == "b"
+
+
+@pytest.mark.parametrize(
+    "code, reason",
+    [
+        ("def f(x): return x", "a test fails"),
+        ("def f(x): return None", "a test fails"),
+        ("def f(x): return object()", "a test fails"),
+        ("def f(x): return (", "failed"),
+        ("x = 1", "failed"),
+        ("def f(): return 1", "failed"),
+        ("import sys; sys.exit(0)", "a test fails"),
+        ("import os; os._exit(0)", "a test fails"),
+        ("print([1, 2, 3]); import os; os._exit(0)", "a test fails"),
+        ("def f(x):\n while True: pass", "failed"),
+        ("def f(x): return f(x)", "failed"),
+        ("def f(x): return [0] * 10**9", "failed"),
+        ("import os\nfor _ in range(9): os.kill(os.getpid(), 11)", "failed"),
+        ("print('x' * 10**6)\ndef f(x): return x", "failed"),
+        (
+            "import os\nh = os.open('/dev/shm/snippet', os.O_CREAT | os.O_WRONLY)\n"
+            "os.unlink('/dev/shm/snippet')\nos.write(h, b'x')\nf = abs",
+            "failed",
+        ),
+        ("import json, numpy\ndef f(x): return x", "failed"),
+        ("def f(x): return '\udc80' + '\0'", "failed"),
+        ("x" * 5000, "longer than"),
+        ("", "no code"),
+    ],
+)
+def test_wrong_and_hostile_snippets_score_zero(code, reason):
+    started = time.monotonic()
+    verdict = judge(code)
+    assert verdict.reward == 0.0 and reason in verdict.reason, verdict
+    assert time.monotonic() - started < 8
+
+
+def test_expected_values_never_enter_the_child(monkeypatch):
+    seen = {}
+
+    async def record(program, text, **limits):
+        seen.update(program=program, text=text)
+        return await run_python(program, text, **limits)
+
+    monkeypatch.setattr("environments.code.run_python", record)
+    assert judge(TASK.truth["code"]).reward == 1.0
+    assert "outputs" not in seen["program"] + seen["text"]
+    assert str(TASK.truth["outputs"])[1:-1] not in seen["text"]
+
+
+def test_a_sleeping_snippet_is_stopped_with_its_children():
+    program = (
+        "import os, time\n"
+        "if os.fork() == 0:\n    time.sleep(60)\n"
+        "print(os.getpgid(0), flush=True)\ntime.sleep(60)"
+    )
+    if os.geteuid():
+        program = "import os, time\nprint(os.getpgid(0), flush=True)\ntime.sleep(60)"
+    started = time.monotonic()
+    outcome = asyncio.run(run_python(program, "", seconds=0.5))
+    assert outcome.timed_out and outcome.returncode == -9
+    assert time.monotonic() - started < 5
+    assert not _alive_with("time.sleep(60)")
+
+
+def _alive_with(text):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = open(f"/proc/{pid}/cmdline", "rb").read().decode(errors="replace")
+            state = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if text in command and "-I" in command and state != "Z":
+            found.append(pid)
+    return found
+
+
+def test_a_sandbox_that_does_not_start_gives_no_reward(monkeypatch):
+    monkeypatch.setattr(process.sys, "executable", "/nonexistent/python")
+    verdict = judge(TASK.truth["code"])
+    assert verdict.reward is None and "cannot start" in verdict.reason
+
+
+def test_many_at_once_are_all_judged():
+    tasks = [CODE.make_task(family, seed) for family in CODE.families for seed in range(10)]
+
+    async def run():
+        return await asyncio.gather(*(play(CODE, task, CODE.oracle(task, "off")) for task in tasks))
+
+    assert [verdict.reward for _, verdict in asyncio.run(run())] == [1.0] * len(tasks)
+
+
+def test_a_fix_is_told_apart_by_the_value_shown():
+    for seed in range(100):
+        prompt = CODE.make_task("fix", seed).messages[0]["content"]
+        value = int(prompt.split("=")[1].split(":")[0])
+        x = int(prompt[prompt.index("(") + 1 : prompt.index(")")])
+        body = prompt.rpartition("return ")[2]
+        sign = body[1]
+        fits = [other for other in "+-*" if eval(body.replace(sign, other), {"x": x}) == value]
+        assert len(fits) == 1 and fits[0] != sign
+
+
+def test_interpreter_is_ours():
+    outcome = asyncio.run(run_python("print(sys.flags.isolated, sys.flags.no_site, sys.version)", ""))
+    assert outcome.output.strip() == f"1 1 {sys.version}".strip() and outcome.returncode == 0
