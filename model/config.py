@@ -7,7 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-# Special tokens of GLM's chat format, in the order of the released vocabulary. Their ids follow the ordinary tokens.
+# Special tokens of GLM's chat format, in the order of the released vocabulary. Their ids follow the ordinary
+# tokens.
 SPECIAL_TOKENS = (
     "<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>",
     "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
@@ -51,6 +52,86 @@ class ModelConfig(BaseModel):
     def qk_dim(self) -> int:
         return self.qk_nope_dim + self.qk_rope_dim
 
+    def parameter_counts(self) -> dict[str, int]:
+        """Parameters by part. ``total`` and ``active`` (per token) are of the trunk with embedding and head,
+        the
+        way the paper's 744B and 40B count; the MTP block comes on top, and ``active`` leaves the embedding
+        out.
+
+        ``attention`` and ``indexer`` are of all trunk layers; router biases, which are no parameters, are
+        left out.
+        """
+        D, layers, moe_layers = self.hidden_size, self.num_layers, self.num_layers - self.first_dense_layers
+        attention, indexer = self._attention_size(), self._indexer_size()
+        expert = 3 * D * self.expert_ffn_size
+        always = self.num_experts * D + self.num_shared_experts * expert  # router and shared expert
+        dense = self.first_dense_layers * 3 * D * self.ffn_size
+        trunk = layers * (attention + indexer + 2 * D) + dense + moe_layers * always + D
+        embedding = head = self.vocab_size * D
+        block = attention + indexer + always + self.num_experts * expert + 2 * D
+        return {
+            "embedding": embedding,
+            "head": head,
+            "attention": layers * attention,
+            "indexer": layers * indexer,
+            "experts": moe_layers * self.num_experts * expert,
+            "total": trunk + embedding + head + moe_layers * self.num_experts * expert,
+            "active": trunk + head + moe_layers * self.experts_per_token * expert,
+            "mtp": block + 3 * D + 2 * D * D if self.mtp_steps else 0,
+        }
+
+    def forward_flops_per_token(self, length: int, attention: str = "dense", indexer: bool = False) -> float:
+        """FLOPs of the forward pass per token, as a mean over the positions of a sequence of ``length``
+        tokens.
+
+        Two per active weight, and the attention of each query over the keys it sees (all before it, or the
+        best ``index_top_k`` under "sparse", "window" and "random") in per-head form, whatever a kernel does
+        inside. ``indexer``: its projections and its scores over all visible keys are computed (sparse
+        attention always does).
+        """
+        counts = self.parameter_counts()
+        indexed = indexer or attention == "sparse"
+        weights = counts["active"] - (0 if indexed else counts["indexer"])
+        keys = self._mean_keys(length, length if attention == "dense" else self.index_top_k)
+        core = 2 * self.num_heads * (self.qk_dim + self.v_dim) * keys
+        scores = 2 * self.index_heads * self.index_dim * self._mean_keys(length, length) if indexed else 0
+        return 2 * weights + self.num_layers * (core + scores)
+
+    def training_flops_per_token(self, length: int, attention: str = "dense", mtp: float = 0.0) -> float:
+        """FLOPs of a training step per token: three times the forward pass (its backward costs two).
+
+        ``mtp`` is the share of the tokens that pays for the MTP steps, each a block, a join and a pass of the
+        head.
+        """
+        forward = self.forward_flops_per_token(length, attention)
+        if self.mtp_steps and mtp:
+            D = self.hidden_size
+            expert = 3 * D * self.expert_ffn_size
+            block = self._attention_size() + (self.experts_per_token + self.num_shared_experts) * expert
+            keys = self._mean_keys(length, length if attention == "dense" else self.index_top_k)
+            core = 2 * self.num_heads * (self.qk_dim + self.v_dim) * keys
+            step = 2 * (block + 2 * D * D + self.vocab_size * D) + core
+            forward += mtp * self.mtp_steps * step
+        return 3 * forward
+
+    def _attention_size(self) -> int:
+        D, heads = self.hidden_size, self.num_heads
+        q = D * self.q_latent + self.q_latent * heads * self.qk_dim
+        kv = D * (self.kv_latent + self.qk_rope_dim) + self.kv_latent * heads * (
+            self.qk_nope_dim + self.v_dim
+        )
+        return q + kv + heads * self.v_dim * D + self.q_latent + self.kv_latent
+
+    def _indexer_size(self) -> int:
+        D, J = self.hidden_size, self.index_dim
+        return self.q_latent * self.index_heads * J + D * J + 2 * J + D * self.index_heads
+
+    @staticmethod
+    def _mean_keys(length: int, most: int) -> float:
+        """Mean over the positions of a causal sequence of ``min(visible keys, most)``."""
+        full = min(length, most)
+        return (full * (full + 1) / 2 + (length - full) * full) / length
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.qk_rope_dim % 2 or self.index_dim < self.qk_rope_dim:
@@ -82,14 +163,16 @@ PRESETS: dict[str, dict] = {
         vocab_size=65_536, hidden_size=2048, num_layers=24, first_dense_layers=1, ffn_size=8192, num_heads=16,
         q_latent=768, kv_latent=512, qk_nope_dim=192, qk_rope_dim=64, v_dim=256,
         num_experts=64, experts_per_token=4, num_shared_experts=1, expert_ffn_size=1024, routed_scale=1.8,
-        index_heads=16, index_dim=128, index_top_k=2048, mtp_steps=3, rope_base=10_000.0, max_positions=131_072,
+        index_heads=16, index_dim=128, index_top_k=2048, mtp_steps=3, rope_base=10_000.0,
+        max_positions=131_072,
     ),
     # The released model (paper Table 10 and its config.json).
     "glm5": dict(
-        vocab_size=154_880, hidden_size=6144, num_layers=78, first_dense_layers=3, ffn_size=12_288, num_heads=64,
-        q_latent=2048, kv_latent=512, qk_nope_dim=192, qk_rope_dim=64, v_dim=256,
+        vocab_size=154_880, hidden_size=6144, num_layers=78, first_dense_layers=3, ffn_size=12_288,
+        num_heads=64, q_latent=2048, kv_latent=512, qk_nope_dim=192, qk_rope_dim=64, v_dim=256,
         num_experts=256, experts_per_token=8, num_shared_experts=1, expert_ffn_size=2048, routed_scale=2.5,
-        index_heads=32, index_dim=128, index_top_k=2048, mtp_steps=3, rope_base=1_000_000.0, max_positions=202_752,
+        index_heads=32, index_dim=128, index_top_k=2048, mtp_steps=3, rope_base=1_000_000.0,
+        max_positions=202_752,
     ),
 }  # fmt: skip
 
