@@ -1,4 +1,4 @@
-"""Sections of the data stages: collect, eval_sets, curate, tokenizer, pretrain_data, midtrain_data, sft_data."""
+"""Sections of the data stages, from ``collect`` to ``sft_data``."""
 
 from typing import Literal
 
@@ -62,4 +62,4 @@ class SftDataSection(Section):
     modes: dict[Literal["interleaved", "preserved", "off"], NonNegativeFloat] = Field(min_length=1)
     families: dict[str, NonNegativeFloat] = Field(min_length=1)  # weight by "environment/family"
     wrong_turns: float = Field(0.1, ge=0, le=1)  # share of the chats that can hold a wrong turn, masked
-    off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues that answer one later turn without thinking
+    off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues with a later turn without thinking
