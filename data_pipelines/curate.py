@@ -1,0 +1,206 @@
+"""Curate documents: ``python -m data_pipelines.curate --recipe tiny``.
+
+Quality rules, exact duplicates, overlap with the evaluation sets, near-duplicates within and across sources, in that
+order. Writes ``documents/*.parquet`` and ``funnel.json``: kept and dropped by reason and source, with samples of
+what was dropped.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from data_pipelines import decontamination
+from data_pipelines.decontamination import Index, Overlap
+from data_pipelines.documents import Document, DocumentWriter, read_documents
+from data_pipelines.duplicates import NearDuplicates, Sketcher
+from data_pipelines.filters.quality import reason_to_drop
+from data_pipelines.ngrams import word_hashes
+from pipeline.errors import UserError
+from pipeline.recipe.data import CurateSection
+from pipeline.stage import Context, run_stage
+
+BATCH = 32  # documents a worker takes at once
+SAMPLES = 6  # shown a reason
+EXCERPT = 300  # characters
+KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one document looks like by itself; the text is left behind."""
+
+    id: str
+    source: str
+    path: str
+    characters: int
+    quality: str | None  # why it fails the quality rules
+    overlap: Overlap | None
+    sketch: np.ndarray | None
+
+
+def run(context: Context) -> dict[str, float]:
+    """Look at every document by itself, decide over all of them, write those that stay."""
+    collected = context.inputs["collect"] / "documents"
+    eval_sets = context.inputs["eval_sets"]
+    index = Index(np.load(eval_sets / "ngrams.npy"), np.load(eval_sets / "ngrams_items.npy"))
+    total = context.input_records["collect"]["metrics"]["data/documents"]
+    findings = []
+    for finding in _examine_all(collected, index, context.section):
+        findings.append(finding)
+        context.progress.update("examine", len(findings), total, "documents")
+    heldout = list(read_documents(eval_sets / "heldout.parquet"))
+    verdicts = decide(findings, heldout, index, context.section)
+    funnel = _write(collected, verdicts, context.out)
+    print(table(funnel["rows"]))
+    kept = sum(row["documents"] for row in funnel["rows"] if row["reason"] == KEPT)
+    characters = sum(row["characters"] for row in funnel["rows"] if row["reason"] == KEPT)
+    if not kept:
+        raise UserError(
+            "curate dropped every document; the table above says why: relax the curate section or collect more"
+        )
+    return {
+        "curate/kept_documents": kept, "curate/kept_characters": characters,
+        "curate/kept_share": characters / sum(row["characters"] for row in funnel["rows"]),
+    }  # fmt: skip
+
+
+def _examine_all(folder: Path, index: Index, section: CurateSection) -> Iterator[Finding]:
+    """Findings in the order of the documents, from as many processes as there are cores."""
+    workers = min(os.cpu_count() or 1, 16)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(index, section)
+    )
+    with pool:
+        waiting = []
+        for batch in _batches(read_documents(folder)):
+            waiting.append(pool.submit(_examine_batch, batch))
+            if len(waiting) > 4 * workers:  # so that only a few batches of text are in memory
+                yield from waiting.pop(0).result()
+        for future in waiting:
+            yield from future.result()
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    for document in documents:
+        batch.append(document)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+_worker: tuple[Index, CurateSection, Sketcher]
+
+
+def _start_worker(index: Index, section: CurateSection) -> None:
+    global _worker
+    _worker = (index, section, Sketcher(section.minhash_permutations))
+
+
+def _examine_batch(batch: list[Document]) -> list[Finding]:
+    return [examine(document, *_worker) for document in batch]
+
+
+def examine(document: Document, index: Index, section: CurateSection, sketcher: Sketcher) -> Finding:
+    """Quality, overlap with the evaluation sets and sketch of one document."""
+    quality = reason_to_drop(document, section)
+    facts = (document.id, document.source, document.path, len(document.text), quality)
+    if quality is not None:
+        return Finding(*facts, None, None)
+    words = word_hashes(document.text)
+    return Finding(*facts, index.overlap(words), sketcher.sketch(words))
+
+
+def decide(
+    findings: list[Finding], heldout: list[Document], index: Index, section: CurateSection
+) -> list[tuple[str, str]]:
+    """(reason, detail) for each finding; the reason is "kept" for those that stay. Earlier documents win over later ones,
+    held-out documents over all."""
+    sketcher = Sketcher(section.minhash_permutations)
+    near = NearDuplicates(section.minhash_permutations, section.minhash_threshold)
+    for document in heldout:
+        near.add(f"held out: {document.path}", sketcher.sketch(word_hashes(document.text)))
+    heldout_ids = {document.id for document in heldout}
+    rare = decontamination.rare_places([f.overlap for f in findings if f.overlap], len(index.heldout))
+    seen: dict[str, str] = {}
+    return [_decide_one(finding, heldout_ids, rare, seen, near) for finding in findings]
+
+
+def _decide_one(
+    finding: Finding, heldout_ids: set[str], rare: np.ndarray, seen: dict[str, str], near: NearDuplicates
+) -> tuple[str, str]:
+    if finding.quality is not None:
+        return f"quality: {finding.quality}", ""
+    if finding.id in heldout_ids:
+        return "held out for evaluation", ""
+    if finding.id in seen:
+        return "exact duplicate", seen[finding.id]
+    contaminated = decontamination.reason_to_drop(finding.overlap, rare)
+    if contaminated:
+        return contaminated, ""
+    match = near.find(finding.sketch)
+    if match is not None:
+        name, similarity = match
+        reason = (
+            "near-duplicate of a held-out document" if name.startswith("held out: ") else "near-duplicate"
+        )
+        return reason, f"{similarity:.2f} like {name}"
+    name = f"{finding.source}/{finding.path}"
+    seen[finding.id] = name
+    near.add(name, finding.sketch)
+    return KEPT, ""
+
+
+def _write(folder: Path, verdicts: list[tuple[str, str]], out: Path) -> dict:
+    """Write the kept documents, and count and sample the others."""
+    documents, characters = Counter(), Counter()
+    samples: dict[str, list[dict]] = defaultdict(list)
+    with DocumentWriter(out / "documents") as writer:
+        for document, (reason, detail) in zip(read_documents(folder), verdicts, strict=True):
+            documents[reason, document.source] += 1
+            characters[reason, document.source] += len(document.text)
+            if reason == KEPT:
+                writer.add(document)
+            elif len(samples[reason]) < SAMPLES:
+                samples[reason].append({
+                    "reason": reason, "source": document.source, "path": document.path, "detail": detail,
+                    "excerpt": document.text[:EXCERPT],
+                })  # fmt: skip
+    order = sorted(documents, key=lambda key: (key[0] != KEPT, -characters[key], key))
+    rows = [
+        {
+            "reason": reason,
+            "source": source,
+            "documents": documents[reason, source],
+            "characters": characters[reason, source],
+        }
+        for reason, source in order
+    ]
+    funnel = {"rows": rows, "samples": [sample for reason in sorted(samples) for sample in samples[reason]]}
+    (out / "funnel.json").write_text(json.dumps(funnel, indent=2, ensure_ascii=False) + "\n")
+    return funnel
+
+
+def table(rows: list[dict]) -> str:
+    """The funnel as text: a line a reason and source."""
+    total = sum(row["characters"] for row in rows)
+    lines = [f"{'reason':40} {'source':16} {'documents':>9} {'characters':>12} {'share':>6}"]
+    for row in rows:
+        share = row["characters"] / total
+        lines.append(
+            f"{row['reason']:40} {row['source']:16} {row['documents']:9} {row['characters']:12} {share:6.1%}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run_stage("curate", run)

@@ -1,0 +1,148 @@
+"""Make the evaluation sets: ``python -m data_pipelines.eval_sets --recipe tiny``.
+
+Writes ``heldout.parquet`` (documents for bits per byte), ``tasks.jsonl`` (held-out tasks of every environment family
+in every thinking mode), ``longcontext.jsonl`` (items in the manner of RULER), the 13-grams that training data is
+checked against (``ngrams.npy``: all; ``ngrams_items.npy``: those of the tasks) and ``manifest.json``.
+"""
+
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_pipelines.documents import Document, DocumentWriter, read_documents
+from data_pipelines.filters.quality import reason_to_drop
+from data_pipelines.heldout import Outline, choose_heldout
+from data_pipelines.ngrams import ngram_hashes, word_hashes
+from environments import catalog, long_context
+from environments.interface import MODES
+from pipeline.errors import UserError
+from pipeline.stage import Context, run_stage
+
+NGRAM = 13  # words; the length of GPT-3 (arXiv 2005.14165, appendix C) and of many since
+HAYSTACK_LINE = (20, 120)  # characters
+
+
+def run(context: Context) -> dict[str, float]:
+    """Hold documents out, generate held-out tasks and long-context items, and index their 13-grams."""
+    documents = _hold_out(context)
+    tasks = list(_tasks(context, [d.text for d in documents if d.language == "python"]))
+    items = list(_long_context(context, haystack_lines(documents)))
+    _write_lines(context.out / "tasks.jsonl", tasks)
+    _write_lines(context.out / "longcontext.jsonl", items)
+    of_items = _index(_text(task) for task in tasks)
+    of_documents = _index(document.text for document in documents)
+    np.save(context.out / "ngrams_items.npy", of_items)
+    np.save(context.out / "ngrams.npy", np.union1d(of_items, of_documents))
+    manifest = {
+        "documents": Counter(document.source for document in documents),
+        "characters": _characters(documents),
+        "tasks": Counter(f"{task['environment']}/{task['family']} {task['mode']}" for task in tasks),
+        "longcontext": Counter(f"{item['task']} {item['length']}" for item in items),
+        "ngram_words": NGRAM,
+    }
+    (context.out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    return {
+        "eval/documents": len(documents), "eval/characters": sum(manifest["characters"].values()),
+        "eval/tasks": len(tasks), "eval/longcontext": len(items), "eval/ngrams": len(of_items) + len(of_documents),
+    }  # fmt: skip
+
+
+def _hold_out(context: Context) -> list[Document]:
+    """Choose, check for quality as training data is checked, and write the held-out documents."""
+    folder = context.inputs["collect"] / "documents"
+    chosen = choose_heldout(
+        (Outline.of(document) for document in read_documents(folder)),
+        context.section.heldout_fraction, context.recipe.data_seed,
+    )  # fmt: skip
+    kept: dict[str, Document] = {}
+    for document in read_documents(folder):
+        if document.id in chosen and reason_to_drop(document, context.recipe.curate) is None:
+            kept[document.id] = document
+        context.progress.update("hold out", len(kept), len(chosen), "documents")
+    if not kept:
+        raise UserError(
+            "no document could be held out for evaluation: collect more documents, or raise eval_sets.heldout_fraction"
+        )
+    with DocumentWriter(context.out) as writer:
+        for document in kept.values():
+            writer.add(document)
+    (context.out / "00000.parquet").rename(context.out / "heldout.parquet")
+    return list(kept.values())
+
+
+def haystack_lines(documents: list[Document]) -> list[str]:
+    """Lines of some length, in order, to hide needles among."""
+    shortest, longest = HAYSTACK_LINE
+    lines = (line.strip() for document in documents for line in document.text.splitlines())
+    return [line for line in lines if shortest <= len(line) <= longest]
+
+
+def _tasks(context: Context, sources: list[str]) -> Iterator[dict]:
+    """``items_per_family`` held-out tasks a family, each in every mode, so that modes are compared on the same tasks."""
+    environments = catalog.environments(sources)
+    names = catalog.family_names(environments) + catalog.family_names(environments, evaluation_only=True)
+    wanted = context.section.items_per_family
+    for done, name in enumerate(names):
+        environment, family = catalog.find_family(environments, name)
+        tasks = {}
+        for seed in range(3 * wanted):  # small families draw the same prompt twice
+            task = environment.make_task(family, seed, heldout=True)
+            tasks.setdefault(task.id, task)
+            if len(tasks) == wanted:
+                break
+        for mode in MODES:
+            for task in tasks.values():
+                yield {**task.to_record(), "mode": mode}
+        context.progress.update("tasks", done + 1, len(names), "families", name)
+
+
+def _long_context(context: Context, haystack: list[str]) -> Iterator[dict]:
+    section = context.section
+    for length in section.long_context_lengths:
+        for task in long_context.TASKS:
+            for number in range(section.long_context_items):
+                rng = random.Random(f"eval/{context.recipe.data_seed}/{task}/{length}/{number}")
+                item = long_context.make_item(task, rng, haystack, estimated_tokens, length, heldout=True)
+                yield {
+                    "id": f"{task}/{length}/{number}", "task": task, "length": length, "prompt": item.prompt,
+                    "completion": item.completion, "answers": list(item.answers), "depth": item.depth,
+                }  # fmt: skip
+        context.progress.update("long context", length, section.long_context_lengths[-1], "tokens")
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens a text has. No tokenizer exists yet when these sets are made: it is fitted on data that
+    they decontaminate. Digits and line ends are single tokens; other text has at least 2.4 characters a token."""
+    single = len(re.findall(r"[\d\n]", text))
+    return single + math.ceil((len(text) - single) / 2.4)
+
+
+def _text(task: dict) -> str:
+    return "\n".join(message["content"] or "" for message in task["messages"])
+
+
+def _index(texts: Iterator[str]) -> np.ndarray:
+    """uint64, sorted, without repeats: the 13-grams of the texts."""
+    hashes = [ngram_hashes(word_hashes(text), NGRAM) for text in texts]
+    return np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.uint64)
+
+
+def _characters(documents: list[Document]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts[document.source] += len(document.text)
+    return dict(counts)
+
+
+def _write_lines(path, records: list[dict]) -> None:
+    with open(path, "w") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+if __name__ == "__main__":
+    run_stage("eval_sets", run)
