@@ -51,6 +51,7 @@ CHANGES = {
 def workspace(tmp_path, monkeypatch):
     """Path of a recipe whose data artifacts are finished; ``GLM5_ROOT`` is a temporary folder."""
     monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for models this small a second thread only costs
     recipe = tmp_path / "mini.yaml"
     recipe.write_text(yaml.safe_dump(CHANGES))
     rng = random.Random(7)
