@@ -77,4 +77,4 @@ def _read_lines(path: Path) -> list[dict]:
 
 def _long_item(row: dict) -> LongContextItem:
     answers = tuple(row["answers"])
-    return LongContextItem(row["id"], row["task"], row["target_tokens"], row["prompt"], answers)
+    return LongContextItem(row["id"], row["task"], row["length"], row["prompt"], answers)

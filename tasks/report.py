@@ -1,0 +1,34 @@
+"""The report card of a recipe: ``python -m tasks.report --recipe tiny``.
+
+Writes ``report.html``, one page without outside assets, and ``report.md``, from the records and metrics of all
+stages and from nothing else.
+"""
+
+from pathlib import Path
+
+from pipeline import artifacts
+from pipeline.graph import load_graph
+from pipeline.stage import Context, run_stage
+from tasks.reporting.facts import collect_facts
+from tasks.reporting.page import render, view
+
+
+def run(context: Context) -> dict[str, float]:
+    """Collect the facts of every input stage and write the page."""
+    facts = write_report(context.recipe.name, context.inputs, context.out, context.section.title)
+    done = [stage for stage in facts.stages.values() if stage.record]
+    return {"report/stages": float(len(done)), "report/missing": float(len(facts.missing))}
+
+
+def write_report(recipe: str, folders: dict[str, Path], out: Path, title: str):
+    """The page from whatever artifacts there are; a stage that has not run is named on it as missing."""
+    runs = {name: artifacts.run_dir(recipe, name) for name in folders}
+    facts = collect_facts(recipe, load_graph(), folders, runs)
+    values = view(facts, title)
+    (out / "report.html").write_text(render("page.html.jinja", values), encoding="utf-8")
+    (out / "report.md").write_text(render("page.md.jinja", values), encoding="utf-8")
+    return facts
+
+
+if __name__ == "__main__":
+    run_stage("report", run)

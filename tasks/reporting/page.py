@@ -1,0 +1,259 @@
+"""Everything that the page and its Markdown twin show, as plain values for the templates."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from model.chat.tokenizer import Tokenizer
+from model.config import ModelConfig
+from pipeline.recipe.model import ModelSection
+from tasks.evaluation.policy import colour
+from tasks.reporting import formats
+from tasks.reporting.charts import Series, line_chart, smooth
+from tasks.reporting.data import corpus, funnel
+from tasks.reporting.facts import Facts
+from tasks.reporting.samples import chats, completions, surprises, turns
+from tasks.reporting.scores import BASELINES, MODES, Scores
+from tasks.reporting.timeline import ROW, gutter, reduced_edges, timeline
+
+FOLDER = Path(__file__).parent
+CHECKPOINTS = ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft")
+SHOWN_CHATS = 9
+
+
+def view(facts: Facts, title: str) -> dict[str, Any]:
+    """The templates' context. Parts whose facts are missing are empty; ``missing`` says which."""
+    scores = Scores.read(facts.json("evaluate", "scores.json"))
+    samples = facts.lines("evaluate", "samples.jsonl")
+    last = scores.checkpoints[-1] if scores.checkpoints else ""
+    long_last = next((n for n in reversed(scores.checkpoints) if scores.get(n, "sparse_attention", "gap/sparse")), "")
+    return {
+        "title": title,
+        "recipe": facts.recipe,
+        "made": time.strftime("%d %B %Y, %H:%M UTC", time.gmtime()),
+        "tiles": _tiles(facts, scores),
+        "rows": timeline(facts, _keys(facts, scores)),
+        "gutter": _gutter(facts),
+        "row_height": ROW,
+        "sources": corpus(facts),
+        "funnel": funnel(facts),
+        "training": [_curves(facts, name) for name in CHECKPOINTS if name in facts.stages],
+        "scores": scores,
+        "bits": _bits(scores),
+        "attention": _attention(scores, long_last),
+        "families": scores.families(last),
+        "retrieval": scores.retrieval(long_last or last),
+        "retrieval_of": long_last or last,
+        "modes": MODES,
+        "last": last,
+        "chats": chats(samples, last, SHOWN_CHATS),
+        "lessons": _lessons(facts),
+        "surprises": surprises(samples, _base(scores)),
+        "surprises_of": _base(scores),
+        "completions": completions(samples, long_last or last),
+        "costs": [_cost(facts, name) for name in facts.stages if facts.stages[name].record],
+        "total_seconds": sum(s.record["seconds"] for s in facts.stages.values() if s.record),
+        "versions": _versions(facts),
+        "missing": facts.missing,
+    }  # fmt: skip
+
+
+def render(template: str, values: dict[str, Any]) -> str:
+    """``page.html.jinja`` or ``page.md.jinja`` with the values of ``view``."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER), autoescape=template.endswith(".html.jinja"),
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {
+        "duration": formats.duration, "count": formats.count, "megabytes": formats.megabytes,
+        "score": formats.score, "marked": formats.marked,
+    }  # fmt: skip
+    environment.globals |= {"interval": formats.interval, "style": (FOLDER / "style.css").read_text()}
+    return environment.get_template(template).render(values)
+
+
+def _tiles(facts: Facts, scores: Scores) -> list[dict[str, str]]:
+    """The numbers that a reader takes away; each stands only where it was measured."""
+    tiles = []
+    config = _model(facts)
+    if config is not None:
+        sizes = config.parameter_counts()
+        tiles.append(
+            _tile("Parameters", formats.count(sizes["total"]), f"{formats.count(sizes['active'])} active a token")
+        )
+    trained = [s.record["facts"].get("tokens", 0) for n, s in facts.stages.items() if n in CHECKPOINTS and s.record]
+    if trained:
+        seconds = sum(s.record["seconds"] for s in facts.stages.values() if s.record)
+        tiles.append(_tile("Tokens trained", formats.count(sum(trained)), f"all stages in {formats.duration(seconds)}"))
+    base = scores.get("pretrain", "bits_per_byte", "all")
+    gram = scores.get("3-gram", "bits_per_byte", "all")
+    if base:
+        tiles.append(_tile("Bits per byte", f"{base['value']:.3f}", f"3-gram {gram['value']:.3f}" if gram else "pre-training"))
+    gap = scores.get("dsa_adapt", "sparse_attention", "gap/sparse")
+    rand = scores.get("dsa_adapt", "sparse_attention", "gap/random")
+    if gap:
+        note = f"random keys {formats.score(rand['value'], 'gap')}" if rand else ""
+        tiles.append(_tile("DSA above dense", formats.score(gap["value"], "gap"), note))
+    last = scores.checkpoints[-1] if scores.checkpoints else ""
+    for name, label in (("exact/interleaved", "Exact match"), ("valid/interleaved", "Valid format")):
+        row = scores.get(last, "environments", name)
+        if row:
+            note = f"{formats.interval(row['low'], row['high'], 'share')} %, n {row['n']}"
+            tiles.append(_tile(label, formats.score(row["value"], "share"), note))
+    return tiles
+
+
+def _tile(label: str, value: str, note: str) -> dict[str, str]:
+    return {"label": label, "value": value, "note": note}
+
+
+def _model(facts: Facts) -> ModelConfig | None:
+    record = facts.stages["pretrain"].record if "pretrain" in facts.stages else None
+    if record is None:
+        return None
+    return ModelSection(**record["sections"]["model"]).config()
+
+
+def _gutter(facts: Facts) -> str:
+    names = [*facts.stages, "report"]
+    inputs = {name: stage.inputs for name, stage in facts.stages.items()} | {"report": tuple(facts.stages)}
+    done = {name for name, stage in facts.stages.items() if stage.record} | {"report"}
+    return gutter(names, reduced_edges(inputs), done)
+
+
+def _keys(facts: Facts, scores: Scores) -> dict[str, str]:
+    """The most telling number of each stage, where it has one."""
+    keys = {}
+    for name, stage in facts.stages.items():
+        m = stage.metrics
+        if "data/documents" in m:
+            keys[name] = f"{formats.count(m['data/documents'])} documents"
+        elif "data/tokens" in m:
+            keys[name] = f"{formats.count(m['data/tokens'])} tokens"
+        elif name == "dsa_warmup" and "dsa/indexer_kl" in m:
+            keys[name] = f"indexer KL {m['dsa/indexer_kl']:.3f}"
+        elif "val/bpb" in m:
+            keys[name] = f"{m['val/bpb']:.3f} bits per byte"
+        elif "val/loss" in m:
+            keys[name] = f"loss {m['val/loss']:.3f}"
+    if scores.rows:
+        keys["evaluate"] = f"{len(scores.rows)} scores"
+    return keys
+
+
+PLOTS = (
+    ("Loss", ("train/lm_loss", "train/loss"), ("val/loss",), "nats per token"),
+    ("Indexer KL", ("dsa/indexer_kl",), (), "nats"),
+    ("Top-k recall", ("dsa/topk_recall",), ("val/topk_recall",), ""),
+    ("Multi-token prediction loss", ("train/mtp_loss",), (), "nats per token"),
+    ("Learning rate", ("optim/lr",), (), ""),
+    ("Gradient norm", ("optim/grad_norm",), (), ""),
+    ("Throughput", ("perf/tokens_per_s",), (), "tokens per second"),
+    ("Load of the busiest expert", ("moe/max_violation",), (), "above the mean, share"),
+)  # fmt: skip
+
+
+def _curves(facts: Facts, name: str) -> dict[str, Any]:
+    """The charts of a training stage: a smoothed line over the raw one, validation in a second colour."""
+    stage = facts.stages[name]
+    charts = []
+    for label, trained, held, unit in PLOTS:
+        raw = next((stage.curves[key] for key in trained if key in stage.curves), [])
+        if label == "Indexer KL" and name == "dsa_warmup":
+            unit = "nats, log scale"
+        steady = label in ("Learning rate", "Throughput", "Top-k recall")
+        series = [Series("step", raw, 1)] if steady else [Series("step", raw, 1, faint=True), Series("mean", smooth(raw), 1)]
+        series += [Series("held out", stage.curves[key], 2) for key in held if key in stage.curves]
+        svg = line_chart(series, unit, log="log" in unit)
+        if svg:
+            charts.append({"label": label, "svg": svg, "held": any(key in stage.curves for key in held)})
+    return {"name": name, "description": stage.description, "charts": charts, "record": stage.record}
+
+
+def _bits(scores: Scores) -> dict[str, Any]:
+    names = [*BASELINES, *scores.checkpoints]
+    return scores.forest([(name, name, "bits_per_byte", "all") for name in names])
+
+
+def _attention(scores: Scores, checkpoint: str) -> dict[str, Any]:
+    labels = {"dense": "dense", "sparse": "DSA", "window": "window", "random": "random keys"}
+    return {
+        "checkpoint": checkpoint,
+        **scores.forest(
+            [(label, checkpoint, "sparse_attention", f"bpb/{key}") for key, label in labels.items()]
+        ),
+    }
+
+
+def _base(scores: Scores) -> str:
+    """The last checkpoint before fine-tuning: the one that is best at documents."""
+    names = [name for name in scores.checkpoints if name != "sft"]
+    return names[-1] if names else ""
+
+
+def _lessons(facts: Facts) -> list[dict[str, Any]]:
+    """One chat a mode of what fine-tuning trains on, and one with a wrong turn that is masked."""
+    path = facts.folders.get("tokenizer")
+    record = facts.stages["sft_data"].record if "sft_data" in facts.stages else None
+    if record is None or path is None or not (path / "tokenizer.json").exists():
+        return []
+    tokenizer = Tokenizer.load(path)
+    chosen: dict[str, dict] = {}
+    with open(facts.folders["sft_data"] / "chats.jsonl", encoding="utf-8") as file:
+        for number, line in enumerate(file):
+            chat = json.loads(line)
+            wrong = any(message.get("train") is False for message in chat["messages"])
+            rich = len(chat["messages"]) > 2
+            if rich or wrong:
+                chosen.setdefault("a wrong turn, kept but masked" if wrong else f"thinking {chat['mode']}", chat)
+            if number > 3000 or len(chosen) > 3:
+                break
+    return [
+        {
+            "label": label, "family": f"{chat['environment']}/{chat['family']}",
+            "turns": turns(colour(tokenizer, chat["messages"], chat.get("tools"), chat["mode"])),
+        }
+        for label, chat in chosen.items()
+    ]  # fmt: skip
+
+
+def _cost(facts: Facts, name: str) -> dict[str, Any]:
+    stage = facts.stages[name]
+    record = stage.record
+    rates = [value for _, value in stage.curves.get("perf/tokens_per_s", [])]
+    return {
+        "name": name,
+        "seconds": record["seconds"],
+        "tokens": record["facts"].get("tokens"),
+        "rate": sorted(rates)[len(rates) // 2] if rates else None,
+        "memory": record["peak_memory_bytes"],
+        "device": record["facts"].get("device", "cpu"),
+        "identity": record["identity"],
+        "content": record["content"],
+        "commit": record.get("git_commit") or "unknown",
+        "bytes": sum(size for size, _ in record["files"].values()),
+    }
+
+
+def _versions(facts: Facts) -> dict[str, Any]:
+    """Packages and host, from the newest record; records that differ from it are named."""
+    records = [stage.record for stage in facts.stages.values() if stage.record]
+    if not records:
+        return {}
+    newest = max(records, key=lambda record: record["started"])
+    differing = sorted(
+        record["stage"]
+        for record in records
+        if record["packages"] != newest["packages"] or record["host"] != newest["host"]
+    )
+    return {
+        "python": newest["python"],
+        "packages": newest["packages"],
+        "host": newest["host"],
+        "commits": list(dict.fromkeys(r.get("git_commit") or "unknown" for r in records)),
+        "seed": next((r["seed"] for r in records if r["stage"] == "pretrain"), newest["seed"]),
+        "differing": differing,
+    }

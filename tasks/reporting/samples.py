@@ -1,0 +1,60 @@
+"""Samples for the page: dialogues cut into turns, documents coloured by surprise."""
+
+import re
+from typing import Any
+
+from model.chat.tokens import ASSISTANT, OBSERVATION, START, SYSTEM, USER
+from tasks.reporting.formats import marked, visible
+
+_ROLES = {SYSTEM: "system", USER: "user", ASSISTANT: "assistant", OBSERVATION: "tool"}
+_ROLE = re.compile("(" + "|".join(map(re.escape, _ROLES)) + ")")
+MOST_BITS = 12.0  # darkest colour
+
+
+def turns(segments: list[list[Any]]) -> list[dict[str, Any]]:
+    """Turns of a rendered chat: role, whether the model had to choose that role, and runs of marked text."""
+    found: list[dict[str, Any]] = []
+    for text, trained in segments:
+        for part in _ROLE.split(text):
+            if part in _ROLES:
+                found.append({"role": _ROLES[part], "chosen": trained, "runs": []})
+            elif part and found:
+                found[-1]["runs"].append({"text": marked(part), "trained": trained})
+            elif part and part != "".join(START):
+                found.append({"role": "text", "chosen": False, "runs": [{"text": marked(part), "trained": trained}]})
+    return found
+
+
+def chats(samples: list[dict[str, Any]], checkpoint: str, most: int) -> list[dict[str, Any]]:
+    """Dialogues of a checkpoint in the samples' order, failed ones among them, ``most`` in all."""
+    kept = [s for s in samples if s.get("kind") == "chat" and s["checkpoint"] == checkpoint]
+    return [{**sample, "turns": turns(sample["segments"])} for sample in kept[:most]]
+
+
+def surprises(samples: list[dict[str, Any]], checkpoint: str) -> list[dict[str, Any]]:
+    """One document a source, each token with the depth of its colour in per cent."""
+    first: dict[str, dict] = {}
+    for sample in samples:
+        if sample.get("kind") == "surprise" and sample["checkpoint"] == checkpoint:
+            first.setdefault(sample["source"], sample)
+    return [
+        {
+            "source": sample["source"],
+            "score": sample["score"],
+            "tokens": [
+                {"text": visible(piece), "bits": bits, "depth": round(100 * min(bits / MOST_BITS, 1.0))}
+                for piece, bits in sample["tokens"][:200]
+            ],
+        }
+        for sample in first.values()
+    ]
+
+
+def completions(samples: list[dict[str, Any]], checkpoint: str) -> list[dict[str, Any]]:
+    """Retrieval items: what each attention answered to the same question."""
+    by_item: dict[str, dict[str, Any]] = {}
+    for sample in samples:
+        if sample.get("kind") == "completion" and sample["checkpoint"] == checkpoint:
+            entry = by_item.setdefault(sample["id"], {**sample, "outputs": {}})
+            entry["outputs"][sample["attention"]] = {"text": sample["output"], "score": sample["score"]}
+    return list(by_item.values())

@@ -1,0 +1,160 @@
+"""Scores for the page: the table by checkpoint, forests of intervals, what each stage changed."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+BASELINES = ("unigram", "3-gram")
+MODES = ("interleaved", "preserved", "off")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One score that the table shows: where it stands, how it is called, how it is written, which way is better."""
+
+    suite: str
+    name: str
+    label: str
+    kind: str  # see formats.score
+    lower_is_better: bool = False
+
+
+LINES = (
+    Line("bits_per_byte", "all", "Bits per byte, held-out documents", "bits", True),
+    Line("sparse_attention", "bpb/dense", "Bits per byte at the long length, dense", "bits", True),
+    Line("sparse_attention", "gap/sparse", "DSA, loss above dense", "gap", True),
+    Line("sparse_attention", "gap/window", "Window of the same budget, loss above dense", "gap", True),
+    Line("sparse_attention", "gap/random", "Random keys of the same budget, loss above dense", "gap", True),
+    Line("sparse_attention", "indexer_kl", "Indexer KL to attention, nats", "nats", True),
+    Line("sparse_attention", "topk_recall", "Top-k recall of the indexer", "share"),
+    Line("sparse_attention", "window_recall", "Top-k recall of a window", "share"),
+    Line("long_context", "dense/all", "Retrieval, dense", "share"),
+    Line("long_context", "sparse/all", "Retrieval, DSA", "share"),
+    Line("long_context", "window/all", "Retrieval, window", "share"),
+    *(Line("environments", f"exact/{mode}", f"Exact match, thinking {mode}", "share") for mode in MODES),
+    *(
+        Line("environments", f"exact/unseen/{mode}", f"Unseen families, thinking {mode}", "share")
+        for mode in MODES
+    ),
+    *(Line("environments", f"valid/{mode}", f"Valid format, thinking {mode}", "share") for mode in MODES),
+)
+
+
+@dataclass
+class Scores:
+    """The content of ``scores.json``, looked up by checkpoint, suite and name."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, content: dict[str, Any] | None) -> "Scores":
+        content = content or {}
+        return cls(content.get("rows", []), content.get("changes", []), content.get("settings", {}))
+
+    def __post_init__(self) -> None:
+        self._by_key = {(row["checkpoint"], row["suite"], row["name"]): row for row in self.rows}
+
+    def get(self, checkpoint: str, suite: str, name: str) -> dict[str, Any] | None:
+        return self._by_key.get((checkpoint, suite, name))
+
+    @property
+    def checkpoints(self) -> list[str]:
+        names = dict.fromkeys(row["checkpoint"] for row in self.rows)
+        return [name for name in names if name not in BASELINES]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row a line, a cell a checkpoint; lines that no checkpoint has are left out."""
+        rows = []
+        for line in LINES:
+            cells = [self.get(name, line.suite, line.name) for name in self.checkpoints]
+            if any(cells):
+                rows.append({"line": line, "cells": cells})
+        return rows
+
+    def forest(self, lines: list[tuple[str, str, str, str]], low: float | None = None) -> dict[str, Any]:
+        """(label, checkpoint, suite, name) as dots with whiskers on one scale from ``low``, 0 unless given."""
+        found = [(label, self.get(*key)) for label, *key in lines]
+        rows = [(label, row) for label, row in found if row]
+        if not rows:
+            return {"rows": []}
+        bounds = [value for _, row in rows for value in (row["low"], row["high"], row["value"]) if value is not None]
+        start = min(bounds) if low is None else low
+        stop = max(bounds)
+        span = (stop - start) or 1.0
+        start, span = (start - 0.06 * span, 1.12 * span) if low is None else (start, 1.04 * span)
+
+        def place(value: float | None) -> float:
+            return 0.0 if value is None else max(0.0, min(100.0, 100 * (value - start) / span))
+
+        return {
+            "rows": [
+                {
+                    "label": label, **row, "at": place(row["value"]), "from": place(row["low"]),
+                    "to": place(row["high"]) if row["high"] is not None else 100.0,
+                }
+                for label, row in rows
+            ]
+        }  # fmt: skip
+
+    def families(self, checkpoint: str) -> list[dict[str, Any]]:
+        """Exact match by family and mode, the best known first."""
+        prefix = "exact/all/"
+        names = [
+            row["name"][len(prefix) :]
+            for row in self.rows
+            if row["checkpoint"] == checkpoint and row["name"].startswith(prefix)
+        ]
+        rows = [
+            {
+                "family": name,
+                "all": self.get(checkpoint, "environments", prefix + name),
+                "modes": [self.get(checkpoint, "environments", f"exact/{mode}/{name}") for mode in MODES],
+            }
+            for name in names
+        ]
+        return sorted(rows, key=lambda row: (-row["all"]["value"], row["family"]))
+
+    def retrieval(self, checkpoint: str) -> list[dict[str, Any]]:
+        """Long-context scores: a row a length or task, a cell an attention."""
+        attentions = ("dense", "sparse", "window")
+        names: dict[str, None] = {}
+        for row in self.rows:
+            if row["checkpoint"] == checkpoint and row["suite"] == "long_context":
+                names.setdefault(row["name"].split("/", 1)[1])
+        ordered = sorted(names, key=lambda name: (name == "all", not name.isdigit(), name.zfill(9)))
+        return [
+            {
+                "name": f"{name} tokens" if name.isdigit() else name.replace("_", " "),
+                "cells": [self.get(checkpoint, "long_context", f"{a}/{name}") for a in attentions],
+            }
+            for name in ordered
+        ]
+
+    def moved(self) -> list[dict[str, Any]]:
+        """Changes of the table's lines, with a verdict where the interval leaves no doubt about the sign."""
+        shown = []
+        for line in LINES:
+            for change in self.changes:
+                if (change["suite"], change["name"]) == (line.suite, line.name):
+                    shown.append({"line": line, **change, "verdict": _verdict(change, line)})
+        return sorted(shown, key=lambda row: self._order(row["after"]))
+
+    def _order(self, checkpoint: str) -> int:
+        names = [*BASELINES, *self.checkpoints]
+        return names.index(checkpoint) if checkpoint in names else len(names)
+
+    def protocols(self) -> list[dict[str, Any]]:
+        """Each protocol once, with what was scored under it."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            names = found.setdefault((row["suite"], row["protocol"]), [])
+            if row["checkpoint"] not in names:
+                names.append(row["checkpoint"])
+        return [{"suite": s, "hash": p, "checkpoints": names} for (s, p), names in found.items()]
+
+
+def _verdict(change: dict[str, Any], line: Line) -> str:
+    if change["low"] is None or change["low"] <= 0 <= change["high"]:
+        return "even"
+    return "better" if (change["change"] < 0) == line.lower_is_better else "worse"
