@@ -1,0 +1,178 @@
+"""Attention: the forms agree with each other, and every kind of visibility with plain attention."""
+
+import pytest
+import torch
+from shapes import small_config
+
+from model.attention import mla
+from model.attention.selection import captured_mass, random_topk
+from model.attention.visibility import Visibility
+from model.kernels.indexer_topk.reference import visible_mask
+
+MODES = ["dense", "sparse", "window", "random"]
+
+
+def run(model, tokens, **options):
+    with torch.no_grad():
+        return model.logits(model(tokens, **options).hidden_BTD)
+
+
+def draw(config, *shape):
+    return torch.randint(config.vocab_size, shape)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_masked_dense_equals_gathered_with_gradients(make_model, monkeypatch, seed):
+    config = small_config(seed)
+    tokens = draw(config, 2, 30)
+    results = []
+    for limit in (1024, 0):
+        monkeypatch.setattr(mla, "MASKED_DENSE_KEYS", limit)
+        model = make_model(config, seed, indexer=True, dtype=torch.float64)
+        out = model(tokens, attention="sparse", indexer_loss=True)
+        (out.hidden_BTD.square().sum() + out.indexer_kl_L.sum()).backward()
+        results.append((out.hidden_BTD, out.indexer_kl_L, [p.grad for p in model.parameters()]))
+    (hidden, kl, grads), (gathered, gathered_kl, gathered_grads) = results
+    torch.testing.assert_close(hidden, gathered)
+    torch.testing.assert_close(kl, gathered_kl)
+    for a, b in zip(grads, gathered_grads, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b)
+
+
+def test_sparse_is_dense_while_all_keys_fit(make_model):
+    config = small_config(1, index_top_k=20)
+    model = make_model(config, indexer=True)
+    tokens = draw(config, 2, 26)
+    dense, sparse = run(model, tokens), run(model, tokens, attention="sparse")
+    torch.testing.assert_close(dense[:, :20], sparse[:, :20])
+    assert (dense[:, 20:] - sparse[:, 20:]).abs().max() > 1e-3
+
+
+def test_window_sees_the_last_keys_only(make_model):
+    config = small_config(2, num_layers=1, first_dense_layers=1)
+    model = make_model(config)
+    tokens = draw(config, 1, 24)
+    before = run(model, tokens, attention="window", top_k=6)
+    changed = tokens.clone()
+    changed[0, 10] = (changed[0, 10] + 1) % config.vocab_size
+    moved = (run(model, changed, attention="window", top_k=6) - before).abs().amax(-1)[0]
+    assert (moved[10:16] > 1e-6).all()
+    assert (moved[:10] == 0).all() and (moved[16:] == 0).all()
+    # Alone, the last six tokens give what the window gives: positions are relative.
+    torch.testing.assert_close(run(model, tokens[:, -6:])[:, -1], before[:, -1], atol=1e-5, rtol=1e-4)
+
+
+def test_random_selection_takes_visible_keys_once():
+    start = torch.tensor([[0, 0, 0, 2, 2, 2]], dtype=torch.int32).repeat(3, 1)
+    stop = torch.arange(1, 7, dtype=torch.int32).repeat(3, 1)
+    view = Visibility(start, stop, 6, False, torch.empty(0), torch.empty(0))
+    index = random_topk(view, 3, seed=4)
+    visible = visible_mask(start, stop, 6)
+    for b in range(3):
+        for t in range(6):
+            chosen = [i for i in index[b, t].tolist() if i >= 0]
+            assert len(set(chosen)) == len(chosen) == min(3, int(visible[b, t].sum()))
+            assert visible[b, t, chosen].all()
+    assert torch.equal(index, random_topk(view, 3, seed=4))
+    assert not torch.equal(index, random_topk(view, 3, seed=5))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_packed_documents_read_as_alone(make_model, mode):
+    config = small_config(3, index_top_k=7)
+    model = make_model(config, indexer=True)
+    lengths = [9, 21, 14]
+    documents = [draw(config, 1, n) for n in lengths]
+    starts = torch.cat([torch.full((1, n), sum(lengths[:i])) for i, n in enumerate(lengths)], 1)
+    packed = run(model, torch.cat(documents, 1), start_BT=starts.int(), attention=mode)
+    alone = torch.cat([run(model, d, attention=mode) for d in documents], 1)
+    if mode == "random":  # another draw: only the first keys, where all are taken, must agree
+        keep = torch.cat([torch.arange(n) < 7 for n in lengths])
+        packed, alone = packed[:, keep], alone[:, keep]
+    torch.testing.assert_close(packed, alone, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse", "window"])
+@pytest.mark.parametrize("chunks", [[17, 1, 1, 1, 1, 1, 1, 1, 1, 1], [9, 8, 1, 5, 3]])
+def test_decoding_behind_a_cache_equals_one_pass(make_model, mode, chunks):
+    config = small_config(4, index_top_k=6)
+    model = make_model(config, indexer=True)
+    tokens = draw(config, 3, sum(chunks))
+    whole = run(model, tokens, attention=mode)
+    cache = model.new_cache(3, sum(chunks))
+    pieces = [run(model, piece, attention=mode, cache=cache) for piece in tokens.split(chunks, 1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_rows_padded_left_decode_as_alone(make_model, mode):
+    config = small_config(5, index_top_k=6)
+    model = make_model(config, indexer=True)
+    rows = [draw(config, 1, n) for n in (15, 8, 11)]
+    pads = torch.tensor([[15 - row.shape[1]] for row in rows], dtype=torch.int32)
+    padded = torch.cat([torch.nn.functional.pad(row, (15 - row.shape[1], 0)) for row in rows])
+    cache = model.new_cache(3, 20)
+    first = run(model, padded[:, :12], start_BT=pads, attention=mode, cache=cache)
+    assert first.isfinite().all()
+    last = torch.cat(
+        [run(model, padded[:, t : t + 1], start_BT=pads, attention=mode, cache=cache) for t in range(12, 15)],
+        1,
+    )
+    for row, got in zip(rows, last, strict=True):
+        torch.testing.assert_close(got, run(model, row, attention=mode)[0, -3:], atol=1e-5, rtol=1e-5)
+
+
+def test_cache_keeps_rows_truncates_and_says_when_it_is_full(make_model):
+    config = small_config(6)
+    model = make_model(config)
+    tokens = draw(config, 3, 12)
+    cache = model.new_cache(3, 12)
+    run(model, tokens[:, :8], cache=cache)
+    cache.truncate(5)
+    rows = torch.tensor([2, 0])
+    cache.keep(rows)
+    got = run(model, tokens[rows][:, 5:12], cache=cache)
+    torch.testing.assert_close(got, run(model, tokens[rows])[:, 5:], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="the cache holds 12 tokens and 13 are needed"):
+        run(model, tokens[rows][:, :1], cache=cache)
+
+
+def test_captured_mass_counts_by_hand():
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 9, 2, 4), torch.randn(1, 9, 2, 4)
+    start, stop = torch.zeros(1, 9, dtype=torch.int32), torch.arange(1, 10, dtype=torch.int32)[None]
+    view = Visibility(start, stop, 9, True, torch.empty(0), torch.empty(0))
+    index = random_topk(view, 3, seed=0)
+    expected = torch.zeros(3, dtype=torch.float64)
+    for t in range(3, 9):
+        mass = torch.stack(
+            [(q[0, t, n].double() @ k[0, : t + 1, n].double().T * 0.7).softmax(-1) for n in range(2)]
+        ).mean(0)
+        expected += (
+            torch.stack([mass[index[0, t].long()].sum(), mass.topk(3).values.sum(), mass[-3:].sum()]) / 6
+        )
+    got = captured_mass(q, k, 0.7, index, view, 3)
+    torch.testing.assert_close(got.double(), expected, atol=1e-6, rtol=1e-6)
+    assert captured_mass(q, k, 0.7, index, view, 9).isnan().all()
+
+
+def test_an_indexer_is_asked_for_where_it_is_missing(make_model):
+    config = small_config(0)
+    model = make_model(config)
+    with pytest.raises(ValueError, match="add_indexer"):
+        model(draw(config, 1, 30), attention="sparse")
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_float64_gradients_of_a_whole_attention_layer(make_model, mode):
+    config = small_config(7, num_layers=1, hidden_size=8, num_heads=2, index_top_k=3, first_dense_layers=1)
+    attention = make_model(config, indexer=True, dtype=torch.float64).blocks[0].attention
+    table = torch.randn(1, 5, config.qk_rope_dim // 2, dtype=torch.float64).sin()
+    start, stop = torch.zeros(1, 5, dtype=torch.int32), torch.arange(1, 6, dtype=torch.int32)[None]
+    view = Visibility(start, stop, 5, True, table.cos(), table.sin())
+    options = mla.AttentionOptions(mode, 3)
+    x = torch.randn(1, 5, 8, dtype=torch.float64, requires_grad=True)
+    weights = [p for n, p in attention.named_parameters() if "indexer" not in n]
+    assert torch.autograd.gradcheck(lambda x, *_: attention(x, view, options)[0], (x, *weights))
