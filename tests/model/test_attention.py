@@ -167,12 +167,15 @@ def test_an_indexer_is_asked_for_where_it_is_missing(make_model):
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
 def test_float64_gradients_of_a_whole_attention_layer(make_model, mode):
-    config = small_config(7, num_layers=1, hidden_size=8, num_heads=2, index_top_k=3, first_dense_layers=1)
+    config = small_config(
+        7, num_layers=1, hidden_size=6, num_heads=2, index_top_k=3, first_dense_layers=1, q_latent=5,
+        kv_latent=4, qk_nope_dim=3, qk_rope_dim=2, v_dim=3,
+    )  # fmt: skip
     attention = make_model(config, indexer=True, dtype=torch.float64).blocks[0].attention
     table = torch.randn(1, 5, config.qk_rope_dim // 2, dtype=torch.float64).sin()
     start, stop = torch.zeros(1, 5, dtype=torch.int32), torch.arange(1, 6, dtype=torch.int32)[None]
     view = Visibility(start, stop, 5, True, table.cos(), table.sin())
     options = mla.AttentionOptions(mode, 3)
-    x = torch.randn(1, 5, 8, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(1, 5, 6, dtype=torch.float64, requires_grad=True)
     weights = [p for n, p in attention.named_parameters() if "indexer" not in n]
     assert torch.autograd.gradcheck(lambda x, *_: attention(x, view, options)[0], (x, *weights))

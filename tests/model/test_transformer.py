@@ -32,7 +32,7 @@ def test_counts_of_the_config_are_those_of_the_network(config):
 
 @pytest.mark.parametrize("mtp", [0.0, 1.0])
 def test_flops_against_torchs_own_counter(mtp):
-    """Matrix products of a step over sequences of one token, where the square of attention is its triangle."""
+    """Matrix products of a step over single tokens, where the square of attention is its triangle."""
     config = small_config(0, first_dense_layers=1, mtp_steps=2)
     model = Transformer(config)
     tokens = torch.randint(config.vocab_size, (50, 1))
