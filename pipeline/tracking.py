@@ -10,7 +10,7 @@ FILE = "metrics.jsonl"
 
 
 class Metrics:
-    """Appends ``{"step": n, "train/loss": x, ...}`` lines to ``metrics.jsonl`` and mirrors them to MLflow."""
+    """Appends ``{"step": n, "train/loss": x, ...}`` lines to ``metrics.jsonl``; MLflow mirrors them."""
 
     def __init__(
         self, folder: Path, recipe: str, stage: str, identity: str, sections: dict, inputs: dict[str, dict]
@@ -19,11 +19,10 @@ class Metrics:
         self._sink = MlflowSink.open(recipe, stage, identity, sections, inputs)
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Record values at a step. A value that is not finite is written as null, so that the file stays JSON."""
+        """Record values at a step; one that is not finite is written as null, so that the file stays JSON."""
         finite = {key: value if abs(value) < float("inf") else None for key, value in values.items()}
         with open(self.path, "a") as file:
             file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
-        self._sink.log(step, {key: value for key, value in finite.items() if value is not None})
 
     def rewind(self, step: int) -> None:
         """Forget lines after ``step``: a resumed run writes them again."""

@@ -1,0 +1,215 @@
+"""The Prefect server and worker of this clone: started when none answers, they outlive the runs.
+
+Everything of theirs lies in ``.prefect/`` (database, pid files) and ``runs/prefect/`` (logs). When
+``PREFECT_API_URL`` is set, that server is used and only the worker is started here.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+from pipeline.errors import UserError
+from pipeline.recipe.load import recipe_names
+
+HOST = "127.0.0.1"
+PORT = 4200
+PORTS_TRIED = 20
+POOL = "local"
+SECONDS_TO_START = 180.0
+SECONDS_OF_DOUBT = 0.5
+HOME = Path(".prefect")
+LOGS = Path("runs/prefect")
+# Nothing is sent anywhere; a worker looks for work often enough that a run starts at once.
+SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLI_PROMPT": "false",
+}
+
+
+def start(port: int | None = None) -> str:
+    """Make sure that a server and a worker run. Returns the address of the server's API.
+
+    Raises ``UserError`` when ``port`` is taken by something else or the server does not come up.
+    """
+    HOME.mkdir(exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    api = os.environ.get("PREFECT_API_URL") or _start_server(port)
+    os.environ.update(environment(api))
+    if _alive(_read("worker")) is None:
+        _start_worker()
+    return api
+
+
+def stop() -> list[str]:
+    """End the worker and the server that this clone started. Returns what was ended."""
+    ended = []
+    for name in ("worker", "server"):
+        process = _alive(_read(name))
+        if process is not None:
+            process.terminate()
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(40)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+            ended.append(f"{name} (process {process.pid})")
+        (HOME / f"{name}.json").unlink(missing_ok=True)
+    return ended
+
+
+def environment(api: str) -> dict[str, str]:
+    """Settings for every process of Prefect that belongs to this clone."""
+    paths = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {
+        **SETTINGS,
+        "PREFECT_HOME": str(HOME.absolute()),
+        "PREFECT_API_URL": api,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
+    }
+
+
+def deploy() -> bool:
+    """Deploy ``prefect.yaml`` unless this server has just that. Returns whether it deployed."""
+    stamp = HOME / "deployed"
+    wanted = _deployment_digest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return False
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    (LOGS / "deploy.log").write_text(done.stdout)
+    if done.returncode:
+        last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
+        raise UserError(f"prefect deploy failed: {last.strip()} (see {LOGS / 'deploy.log'})")
+    stamp.write_text(wanted)
+    return True
+
+
+def address() -> str | None:
+    """The API of this clone's running server, or None."""
+    state = _read("server")
+    if _alive(state) is None or not _answers(state["api"]):
+        return None
+    return state["api"]
+
+
+def log_of(name: str) -> Path:
+    return LOGS / f"{name}.log"
+
+
+def ensure_worker() -> bool:
+    """Start a worker when none runs any more. Returns whether it did."""
+    if _alive(_read("worker")) is not None:
+        return False
+    _start_worker()
+    return True
+
+
+def _start_server(port: int | None) -> str:
+    api = address()
+    if api is not None:
+        if port is not None and not api.endswith(f":{port}/api"):
+            raise UserError(f"this clone's Prefect server already runs at {api}: `make stop` ends it")
+        return api
+    port = _free_port(port)
+    api = f"http://{HOST}:{port}/api"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    process = _spawn("server", command, api)
+    deadline = time.monotonic() + SECONDS_TO_START
+    while not _answers(api):
+        if process.poll() is not None:
+            raise UserError(f"the Prefect server ended at once: see {log_of('server')}")
+        if time.monotonic() > deadline:
+            raise UserError(f"the Prefect server does not answer at {api}: see {log_of('server')}")
+        time.sleep(0.3)
+    return api
+
+
+def _start_worker() -> None:
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    process = _spawn("worker", [*command, "--name", "local"], os.environ["PREFECT_API_URL"])
+    time.sleep(SECONDS_OF_DOUBT)
+    if process.poll() is not None:
+        raise UserError(f"the Prefect worker ended at once: see {log_of('worker')}")
+
+
+def _spawn(name: str, command: list[str], api: str) -> subprocess.Popen:
+    with open(log_of(name), "a") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment(api)}, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    started = psutil.Process(process.pid).create_time()
+    state = {"pid": process.pid, "started": started, "api": api}
+    (HOME / f"{name}.json").write_text(json.dumps(state))
+    return process
+
+
+def _read(name: str) -> dict | None:
+    try:
+        return json.loads((HOME / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _alive(state: dict | None) -> psutil.Process | None:
+    """The process that a pid file means, unless it has ended and its number is another process's."""
+    if state is None:
+        return None
+    try:
+        process = psutil.Process(state["pid"])
+        same = abs(process.create_time() - state["started"]) < 1.0
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _answers(api: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{api}/health", timeout=3) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
+
+
+def _free_port(wanted: int | None) -> int:
+    """``wanted`` if it is free, else an error; without a wish the first free one from Prefect's own on."""
+    for port in [wanted] if wanted is not None else range(PORT, PORT + PORTS_TRIED):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    if wanted is not None:
+        raise UserError(
+            f"port {wanted} of {HOST} is taken by another program: end it, or choose another with PORT=..."
+        )
+    raise UserError(
+        f"ports {PORT} to {PORT + PORTS_TRIED - 1} of {HOST} are all taken: choose another with PORT=..."
+    )
+
+
+def _deployment_digest() -> str:
+    files = [Path("prefect.yaml"), Path("dvc.yaml"), *sorted(Path(__file__).parent.glob("*.py"))]
+    parts = [
+        os.environ["PREFECT_API_URL"],
+        os.getcwd(),
+        *recipe_names(),
+    ]
+    digest = hashlib.sha256("\n".join(parts).encode())
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

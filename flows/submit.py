@@ -1,0 +1,134 @@
+"""Run the full pipeline through Prefect and show it in the terminal: what ``make pipeline`` does."""
+
+import os
+import time
+from typing import Any
+
+import httpx
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+)
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.states import Cancelling, Crashed
+from prefect.workers.process import ProcessWorker
+
+from flows import server
+from flows.terminal import View
+from pipeline import artifacts
+from pipeline.errors import UserError
+
+DEPLOYMENT = "full-pipeline/full-pipeline"
+ACCELERATORS = 1  # stages that train or sample at the same time on this machine
+SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_WITHOUT_SERVER = 20.0
+SERVER_GONE = (
+    "the Prefect server does not answer any more: `make pipeline` starts it again and goes on; "
+    "what was finished is kept"
+)
+
+
+def prepare(view: View) -> None:
+    """What a run needs of the server: work pool, limit, deployments, and no run that died unseen."""
+    with get_client(sync_client=True) as client:
+        template = ProcessWorker.get_default_base_job_template()
+        pool = WorkPoolCreate(name=server.POOL, type="process", base_job_template=template)
+        try:
+            client.create_work_pool(pool)
+        except ObjectAlreadyExists:
+            pass
+        client.upsert_global_concurrency_limit_by_name("accelerator", ACCELERATORS)
+        for name in close_dead_runs(client):
+            view.say(f"flow run {name} had died; its finished stages are kept")
+    if server.deploy():
+        view.say("deployed prefect.yaml")
+
+
+def close_dead_runs(client: SyncPrefectClient) -> list[str]:
+    """Mark as crashed the runs whose process on this machine is gone: nothing else ever would."""
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING]))
+    closed = []
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=states)):
+        number = (run.infrastructure_pid or "").rpartition(":")[2]
+        if number.isdigit() and not psutil.pid_exists(int(number)):
+            client.set_flow_run_state(run.id, Crashed(message="its process is gone"), force=True)
+            closed.append(run.name)
+    return closed
+
+
+def run_and_watch(parameters: dict[str, Any], view: View) -> int:
+    """Submit the full pipeline, follow it to its end and return the exit status."""
+    since = time.time()
+    run = run_deployment(DEPLOYMENT, parameters=parameters, timeout=0)
+    page = os.environ["PREFECT_API_URL"].removesuffix("/api")
+    view.say(f"run {run.name}: {page}/runs/flow-run/{run.id}")
+    seen: dict[str, StateType] = {}
+    answered = time.monotonic()
+    with get_client(sync_client=True) as client:
+        try:
+            while True:
+                try:
+                    run = client.read_flow_run(run.id)
+                    _show_stages(client, run, seen, view, since)
+                    answered = time.monotonic()
+                except httpx.TransportError:
+                    if time.monotonic() - answered > SECONDS_WITHOUT_SERVER:
+                        raise UserError(SERVER_GONE) from None
+                if run.state.is_final():
+                    return _conclude(run, view, time.time() - since)
+                if run.state.is_scheduled() and server.ensure_worker():
+                    view.say("started the worker again")
+                _tick_until(view, time.monotonic() + SECONDS_BETWEEN_LOOKS)
+        except KeyboardInterrupt:
+            client.set_flow_run_state(run.id, Cancelling())
+            view.say("cancelling the run: training stages save a checkpoint; what was finished is kept")
+            return 130
+
+
+def _show_stages(
+    client: SyncPrefectClient, run: FlowRun, seen: dict[str, StateType], view: View, since: float
+) -> None:
+    mine = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[run.id]))
+    for task in client.read_task_runs(task_run_filter=mine):
+        if task.state is not None and seen.get(task.name) != task.state.type:
+            seen[task.name] = task.state.type
+            _show_stage(task, view, since)
+
+
+def _show_stage(task: TaskRun, view: View, since: float) -> None:
+    if task.state.is_running():
+        view.started(task.name)
+    elif task.state.is_completed():
+        record = artifacts.read_record(artifacts.artifact_dir(view.recipe, task.name))
+        if record is None or record["started"] < since:
+            view.skipped(task.name)
+        else:
+            view.finished(task.name, record)
+    elif task.state.is_failed() or task.state.is_crashed():
+        message = task.state.message or task.state.name
+        view.failed(task.name, message.rpartition("StageFailed: ")[2])
+
+
+def _conclude(run: FlowRun, view: View, seconds: float) -> int:
+    view.say(f"{run.state.name}: {run.state.message or 'no message'} ({seconds:.0f} s)")
+    page = artifacts.artifact_dir(view.recipe, "report") / "report.html"
+    if run.state.is_completed():
+        if page.exists():
+            view.say(f"report: {page}")
+        return 0
+    view.say(f"log of the run: {server.log_of('worker')}")
+    return 1
+
+
+def _tick_until(view: View, end: float) -> None:
+    while time.monotonic() < end:
+        view.tick()
+        time.sleep(0.25)

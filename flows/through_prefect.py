@@ -1,0 +1,29 @@
+"""``glm5 pipeline``: server and worker up, deployments there, the full pipeline run and watched."""
+
+import importlib.util
+
+from flows import server
+from flows.parameters import override
+from flows.terminal import View
+from pipeline.errors import UserError
+from pipeline.graph import load_graph, select
+from pipeline.recipe import load_recipe
+
+
+def run_through_prefect(
+    recipe: str, start: str | None, only: list[str], force: bool, assignments: list[str], port: int | None
+) -> int:
+    """Run a recipe's stages through Prefect. Returns the exit status: 0 when all of them are up to date."""
+    select(load_graph(), start, only)  # complain before anything is started
+    if importlib.util.find_spec("prefect") is None:
+        raise UserError("Prefect is not installed: `make pipeline` installs it, `glm5 run` does without it")
+    view = View(load_recipe(recipe).name)
+    for message in override(recipe, assignments):
+        view.say(message)
+    api = server.start(port)  # sets the environment that Prefect reads when it is imported
+    view.say(f"Prefect: {api.removesuffix('/api')}")
+    from flows import submit
+
+    submit.prepare(view)
+    parameters = {"recipe": recipe, "from_stage": start, "only": list(only), "force": force}
+    return submit.run_and_watch(parameters, view)

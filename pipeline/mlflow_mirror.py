@@ -1,0 +1,185 @@
+"""The child that writes one stage's run to MLflow: ``python -m pipeline.mlflow_mirror <description>``.
+
+See ``pipeline.mlflow_sink``. A pipeline run is a parent run with a nested run for each stage that did work;
+the parent is made by the first of them and is running as long as one of them is.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+from pipeline.artifacts import RECORD
+from pipeline.mlflow_sink import tracking_uri
+from pipeline.tracking import FILE as METRICS_FILE
+
+SECONDS_BETWEEN_LOOKS = 1.0
+BATCH = 500  # values in one request
+LONGEST_PARAM = 6000
+NICENESS = 10  # the stage comes first
+PIPELINE_RUN = "glm5.pipeline_run"
+
+
+def main() -> None:
+    """Mirror the stage that ``sys.argv[1]`` describes until standard input says that it ended or closes."""
+    os.nice(NICENESS)
+    description = json.loads(Path(sys.argv[1]).read_text())
+    with _one_at_a_time(description):
+        client = MlflowClient(tracking_uri=tracking_uri())  # makes or upgrades the database
+        experiment = _experiment(client, description)
+        parent = _parent(client, experiment, description)
+    run = _Run(client, experiment, parent, description)
+    end = None
+    while end is None:
+        run.copy_new_metrics()
+        end = _heard(SECONDS_BETWEEN_LOOKS)
+    run.copy_new_metrics()
+    run.end(end)
+    with _one_at_a_time(description):
+        _close_parent(client, experiment, parent)
+
+
+class _Run:
+    """The nested run of one stage."""
+
+    def __init__(self, client: MlflowClient, experiment: str, parent: str, description: dict):
+        self._client = client
+        self._description = description
+        self._file = Path(description["folder"]) / METRICS_FILE
+        self._offset = 0
+        self._step = -1
+        tags = {
+            "mlflow.parentRunId": parent,
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.name": description["stage"],
+            "stage": description["stage"],
+            "recipe": description["recipe"],
+            "identity": description["identity"],
+            **{f"input.{name}": data["digest"] for name, data in description["inputs"].items()},
+        }
+        run = client.create_run(experiment, tags=tags, run_name=description["stage"])
+        self.id = run.info.run_id
+        params = [Param(key, value[:LONGEST_PARAM]) for key, value in _flat(description["sections"])]
+        for start in range(0, len(params), 100):
+            client.log_batch(self.id, params=params[start : start + 100])
+        if description["inputs"]:
+            client.log_inputs(self.id, datasets=[_input(*item) for item in description["inputs"].items()])
+
+    def copy_new_metrics(self) -> None:
+        """Log the lines that ``metrics.jsonl`` gained. One that shrank was rewound: its tail comes again."""
+        if not self._file.exists():
+            return
+        if self._file.stat().st_size < self._offset:
+            self._offset = 0
+        with open(self._file) as file:
+            file.seek(self._offset)
+            text = file.read()
+        complete = text[: text.rfind("\n") + 1]
+        self._offset += len(complete.encode())
+        rows = [json.loads(line) for line in complete.splitlines()]
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(_name(key), value, now, row["step"])
+            for row in rows if row["step"] > self._step
+            for key, value in row.items() if key != "step" and value is not None
+        ]  # fmt: skip
+        self._step = max([self._step, *(row["step"] for row in rows)])
+        for start in range(0, len(metrics), BATCH):
+            self._client.log_batch(self.id, metrics=metrics[start : start + BATCH])
+
+    def end(self, end: dict) -> None:
+        """Close the run as the stage said, or as killed when it said nothing."""
+        status = end["status"]
+        if status == "FINISHED":
+            now = int(time.time() * 1000)
+            results = [
+                Metric(_name(key), value, now, max(self._step, 0)) for key, value in end["metrics"].items()
+            ]
+            commit = [RunTag("mlflow.source.git.commit", end["commit"])] if end["commit"] else []
+            self._client.log_batch(self.id, metrics=results, tags=commit)
+            self._client.log_artifact(self.id, str(Path(self._description["artifact"]) / RECORD))
+        elif status == "FAILED":
+            self._client.set_tag(self.id, "error", end["reason"][:LONGEST_PARAM])
+        self._client.set_terminated(self.id, status)
+
+
+def _heard(seconds: float) -> dict | None:
+    """What the stage said about its end within ``seconds``; ``KILLED`` if the pipe closed without a word."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    if not ready:
+        return None
+    line = sys.stdin.readline()
+    return json.loads(line) if line.endswith("\n") else {"status": "KILLED"}
+
+
+@contextlib.contextmanager
+def _one_at_a_time(description: dict) -> Iterator[None]:
+    """Stages that start together must not make the database or the parent run twice."""
+    folder = Path(description["runs"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".mlflow.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _experiment(client: MlflowClient, description: dict) -> str:
+    name = f"glm5 {description['recipe']}"
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return found.experiment_id
+    local = tracking_uri().startswith("sqlite:")
+    place = (Path(description["runs"]) / "mlartifacts").as_uri() if local else None
+    return client.create_experiment(name, artifact_location=place)
+
+
+def _parent(client: MlflowClient, experiment: str, description: dict) -> str:
+    name = description["pipeline_run"]
+    quoted = name.replace("'", "")
+    found = client.search_runs([experiment], f"tags.`{PIPELINE_RUN}` = '{quoted}'", max_results=1)
+    if found:
+        client.update_run(found[0].info.run_id, status="RUNNING")
+        return found[0].info.run_id
+    tags = {PIPELINE_RUN: quoted, "recipe": description["recipe"]}
+    return client.create_run(experiment, tags=tags, run_name=name).info.run_id
+
+
+def _close_parent(client: MlflowClient, experiment: str, parent: str) -> None:
+    """End the parent run when no stage below it runs."""
+    children = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'")
+    states = {child.info.status for child in children}
+    if "RUNNING" not in states:
+        client.set_terminated(parent, "FINISHED" if states == {"FINISHED"} else "FAILED")
+
+
+def _input(name: str, data: dict) -> DatasetInput:
+    source = json.dumps({"uri": Path(data["source"]).as_uri()})
+    profile = json.dumps({"bytes": data["bytes"], "files": data["files"]})
+    dataset = Dataset(name, data["digest"][:32], "local", source, profile=profile)
+    return DatasetInput(dataset, tags=[InputTag("mlflow.data.context", "input")])
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield _name(prefix), value if isinstance(value, str) else json.dumps(value)
+
+
+def _name(text: str) -> str:
+    """Names that MLflow takes: letters, digits, and ``_-./ :``."""
+    return re.sub(r"[^\w\-./ :]", "_", text)
+
+
+if __name__ == "__main__":
+    main()
