@@ -14,8 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-# Bytes of scores held at once; the other scratch arrays are smaller by S / GROUPS.
-WORKSPACE = 1 << 28
+# Bytes of scores held at once, and queries at most (each needs another 64 KiB of scratch at top-2048).
+WORKSPACE = 1 << 29
+CHUNK = 2048
+# Key tiles that one program of the score kernel should see, so that loading its queries is paid back.
+TILES = 32
 _INTERPRET = triton.knobs.runtime.interpret
 FP8 = torch.float8_e4m3fn
 
@@ -37,8 +40,7 @@ def indexer_topk(
     *,
     k_scale_BS: torch.Tensor | None = None,
     order: str = "score",
-    block_keys: int | None = None,
-    block_queries: int | None = None,
+    block_keys: int = 64,
 ) -> torch.Tensor:
     """As ``reference.indexer_topk``; scores are summed in float32 from exact products of the inputs.
 
@@ -46,7 +48,7 @@ def indexer_topk(
         k_scale_BS: float32 scale of each key, for float8 keys (``quantize_fp8``). The scales of float8 queries
             belong into ``weight_BTI``.
         order: "score" as in the reference, or "index" for ascending key index (cheaper: no sort).
-        block_keys, block_queries: tile; the result does not depend on it.
+        block_keys: keys of a tile, 64 or 128; the result does not depend on it.
 
     Raises:
         ValueError: head counts that are not a power of two of at least 2, or top_k above 8192.
@@ -57,13 +59,15 @@ def indexer_topk(
         raise ValueError(f"the indexer kernel needs powers of two for heads and dim, got {I} heads of {J}")
     if top_k > 8192 or order not in ("score", "index"):
         raise ValueError(f"top_k {top_k} must be at most 8192 and order {order!r} 'score' or 'index'")
-    BS, BQ = block_keys or 64, block_queries or max(4, 256 // I)
+    # The order of the sum over heads belongs to BQ, so BQ is fixed by the head count alone.
+    BS, BQ = block_keys, max(4, 128 // I)
     K2 = triton.next_power_of_2(top_k)
     groups = max(BS, min(triton.next_power_of_2(max(S, 1)), 2 * K2))
     q, k, weight = q_BTIJ.contiguous(), k_BSJ.contiguous(), weight_BTI.float().contiguous()
     start, stop = start_BT.int().contiguous(), stop_BT.int().contiguous()
     index_BTK = torch.empty(B, T, top_k, dtype=torch.int32, device=q.device)
-    rows = max(1, WORKSPACE // (4 * max(S, 1)))
+    residues = max(1, min(groups // BS, TILES * groups // max(S, 1)))
+    rows = max(1, min(CHUNK, WORKSPACE // (4 * max(S, 1))))
     batches = max(1, min(B, rows // T)) if T else 1
     queries = min(T, max(BQ, rows // BQ * BQ))
     row_count = batches * queries
@@ -75,21 +79,22 @@ def indexer_topk(
         Bc = min(batches, B - b)
         for t in range(0, T, queries):
             Tc = min(queries, T - t)
-            grid = (triton.cdiv(Tc, BQ) * (groups // BS), Bc)
+            group_max.fill_(float("-inf"))
+            grid = (triton.cdiv(Tc, BQ) * triton.cdiv(groups // BS, residues), Bc)
             _score_kernel[grid](
                 q, k, k_scale_BS if k_scale_BS is not None else weight, weight, start, stop, score, group_max,
                 b, t, Tc, T, S,
-                I=I, J=J, GROUPS=groups, BS=BS, BQ=BQ, SCALED=k_scale_BS is not None,
-                UPCAST=_INTERPRET, num_warps=max(1, min(8, BS // 16)), num_stages=3,
+                I=I, J=J, GROUPS=groups, BS=BS, BQ=BQ, RESIDUES=residues, SCALED=k_scale_BS is not None,
+                UPCAST=_INTERPRET, num_warps=max(1, min(8, BS // 16)), num_stages=4,
             )  # fmt: skip
             _select_kernel[(Tc, Bc)](
                 score, group_max, candidate, picked, index_BTK, start, stop, b, t, Tc, T, S, top_k,
                 GROUPS=groups, K2=K2, BLOCK=min(2048, max(groups, 128)), SORTED=order == "index",
-                num_warps=4 if K2 >= 512 else 1,
+                num_warps=8 if K2 >= 512 else 1,
             )  # fmt: skip
             if order == "score":
                 _sort_kernel[(Tc, Bc)](
-                    picked, index_BTK, b, t, Tc, T, top_k, K2=K2, num_warps=4 if K2 >= 512 else 1
+                    picked, index_BTK, b, t, Tc, T, top_k, K2=K2, num_warps=16 if K2 >= 512 else 1
                 )
     return index_BTK
 
@@ -98,12 +103,14 @@ def indexer_topk(
 def _score_kernel(
     q, k, k_scale, weight, start, stop, score, group_max, b0, t0, Tc, T, S,
     I: tl.constexpr, J: tl.constexpr, GROUPS: tl.constexpr, BS: tl.constexpr, BQ: tl.constexpr,
-    SCALED: tl.constexpr, UPCAST: tl.constexpr,
+    RESIDUES: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Scores of BQ queries for the keys ``residue * BS + [0, BS) + j * GROUPS``, and their maximum over j."""
+    """Scores of BQ queries for the keys ``residue * BS + [0, BS) + j * GROUPS`` of some residues, and their maxima
+    over j.
+    """
     query_blocks = tl.cdiv(Tc, BQ)
     block = tl.program_id(0) % query_blocks
-    residue = tl.program_id(0) // query_blocks
+    residue0 = tl.program_id(0) // query_blocks * RESIDUES
     b = b0 + tl.program_id(1)
     # Columns run (query high, head high, query low of 4, head low of 2): with the matrix unit's layout each
     # thread then owns all heads of its queries, and the sum over heads needs no exchange between threads.
@@ -124,14 +131,23 @@ def _score_kernel(
     row = tl.program_id(1) * Tc + local_t
     lo = tl.min(first)
     hi = tl.max(last)
-    offset = residue * BS
-    j0 = tl.maximum(lo - offset - BS + GROUPS, 0) // GROUPS
-    j1 = tl.maximum(hi - offset + GROUPS - 1, 0) // GROUPS
+    # The residues before ``full`` have one tile more than the others, whose last one lies behind ``hi``.
+    j0 = lo // GROUPS
+    more = tl.maximum(tl.cdiv(hi, GROUPS) - j0, 0)
+    fewer = tl.maximum(more - 1, 0)
+    here = tl.minimum(RESIDUES, GROUPS // BS - residue0)
+    full = tl.cdiv(hi - (j0 + fewer) * GROUPS, BS) - residue0
+    full = tl.where(more > 0, tl.minimum(tl.maximum(full, 0), here), 0)
     best = tl.full([BS, BQ], float("-inf"), tl.float32)
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
-    for j in range(j0, j1):
-        s = j * GROUPS + offset + tl.arange(0, BS)
+    for step in range(full * more + (here - full) * fewer):
+        rest = step - full * more
+        tiles = tl.where(rest < 0, more, fewer)
+        i = tl.where(rest < 0, step, rest)
+        offset = (residue0 + i // tiles + tl.where(rest < 0, 0, full)) * BS
+        j = i % tiles
+        s = (j0 + j) * GROUPS + offset + tl.arange(0, BS)
         k_row = (b * S + s).to(tl.int64)
         k_tile = tl.load(k + k_row[:, None] * J + dims[None, :], mask=s[:, None] < S, other=0.0)
         if UPCAST:
@@ -144,10 +160,12 @@ def _score_kernel(
             total *= tl.load(k_scale + b * S + s, mask=s < S, other=0.0)[:, None]
         total = tl.where(total == 0.0, 0.0, total)  # -0.0 ties with 0.0
         seen = (s[:, None] >= first[None, :]) & (s[:, None] < last[None, :])
+        best = tl.where(j == 0, float("-inf"), best)
         best = tl.maximum(best, tl.where(seen, total, float("-inf")))
         tl.store(score + row[None, :].to(tl.int64) * S + s[:, None], total, mask=seen)
-    place = row[None, :].to(tl.int64) * GROUPS + offset + tl.arange(0, BS)[:, None]
-    tl.store(group_max + place, best, mask=row_ok[None, :])
+        place = row[None, :].to(tl.int64) * GROUPS + offset + tl.arange(0, BS)[:, None]
+        rows_done = tl.where(j == tiles - 1, Tc, 0)
+        tl.store(group_max + place, best, mask=(local_t < rows_done)[None, :])
 
 
 @triton.jit
@@ -158,11 +176,13 @@ def _ordered(x):
 
 
 @triton.jit
-def _kth_largest(key, K):
-    """Largest uint32 t with at least K of ``key`` at or above it (0 if there are fewer)."""
+def _kth_largest(key, K, BITS: tl.constexpr):
+    """Largest uint32 t, up to its first BITS bits, with at least K of ``key`` at or above it (0 if there are
+    fewer).
+    """
     t = tl.zeros([], tl.uint32)
     bit = tl.full([], 0x80000000, tl.uint32)
-    for _ in range(32):
+    for _ in range(BITS):
         t = tl.where(tl.sum((key >= (t | bit)).to(tl.int32)) >= K, t | bit, t)
         bit = bit >> 1
     return t
@@ -185,28 +205,51 @@ def _kth_largest_of_row(row_ptr, lo, hi, K, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _compact(row_ptr, list_ptr, lo, hi, bound, K, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Lists (key, index), in index order, of all scores above the bound and the first K equal to it. Returns
-    the length, which may exceed the GROUPS places that exist.
+def _compact(row_ptr, list_ptr, lo, hi, bound, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
+    """Lists (score, index), in index order, of all scores from the bound on. Returns the length, which may exceed
+    the GROUPS places that exist.
     """
+    count = tl.zeros([], tl.int32)
+    for s0 in range(lo, hi, BLOCK):
+        s = s0 + tl.arange(0, BLOCK)
+        x = tl.load(row_ptr + s, mask=s < hi, other=float("-inf"))
+        keep = (x >= bound) & (x > float("-inf"))
+        place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
+        count += tl.sum(keep.to(tl.int32))
+        keep = keep & (place < GROUPS)
+        tl.store(list_ptr + place, x.to(tl.int32, bitcast=True), mask=keep)
+        tl.store(list_ptr + GROUPS + place, s, mask=keep)
+    return count
+
+
+@triton.jit
+def _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
+    """As ``_compact``, but of the scores that equal the bound only the first K: they may be a plateau."""
     above = tl.zeros([], tl.int32)
     equal = tl.zeros([], tl.int32)
     for s0 in range(lo, hi, BLOCK):
         s = s0 + tl.arange(0, BLOCK)
-        key = _ordered(tl.load(row_ptr + s, mask=s < hi, other=0.0))
-        gt = (key > bound) & (s < hi)
-        eq = (key == bound) & (s < hi)
+        x = tl.load(row_ptr + s, mask=s < hi, other=float("-inf"))
+        gt = (x > bound) & (s < hi)
+        eq = (x == bound) & (s < hi)
         both = gt.to(tl.int32) + (eq.to(tl.int32) << 16)
         upto = tl.cumsum(both, 0)
         rank = equal + (upto >> 16)
         place = above + (upto & 0xFFFF) + tl.minimum(rank, K) - 1
         keep = (gt | (eq & (rank <= K))) & (place < GROUPS)
-        tl.store(list_ptr + place, key.to(tl.int32, bitcast=True), mask=keep)
+        tl.store(list_ptr + place, x.to(tl.int32, bitcast=True), mask=keep)
         tl.store(list_ptr + GROUPS + place, s, mask=keep)
         total = tl.sum(both)
         above += total & 0xFFFF
         equal += total >> 16
     return above + tl.minimum(equal, K)
+
+
+@triton.jit
+def _score_of(key):
+    """The float32 that ``_ordered`` maps to the key."""
+    bits = tl.where((key >> 31) != 0, key ^ 0x80000000, ~key)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -221,19 +264,24 @@ def _select_kernel(
     lo = tl.load(start + out_row)
     hi = tl.load(stop + out_row)
     slot = tl.arange(0, GROUPS)
-    bound = _kth_largest(_ordered(tl.load(group_max + row * GROUPS + slot)), K)
+    # A bound needs no more than its leading bits. Below K visible keys it is under every score.
+    bound = _kth_largest(_ordered(tl.load(group_max + row * GROUPS + slot)), K, 18)
+    bound = tl.where(hi - lo <= K, float("-inf"), _score_of(bound))
     row_ptr = score + row * S
     list_ptr = candidate + row * 2 * GROUPS
-    length = _compact(row_ptr, list_ptr, lo, hi, bound, K, GROUPS, BLOCK)
+    length = _compact(row_ptr, list_ptr, lo, hi, bound, GROUPS, BLOCK)
     if length > GROUPS:
-        bound = _kth_largest_of_row(row_ptr, lo, hi, K, BLOCK)
         tl.debug_barrier()
-        length = _compact(row_ptr, list_ptr, lo, hi, bound, K, GROUPS, BLOCK)
+        length = _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS, BLOCK)
+        if length > GROUPS:
+            bound = _score_of(_kth_largest_of_row(row_ptr, lo, hi, K, BLOCK))
+            tl.debug_barrier()
+            length = _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS, BLOCK)
     tl.debug_barrier()  # the list was written by other threads
     listed = slot < length
-    key = tl.load(list_ptr + slot, mask=listed, other=0).to(tl.uint32, bitcast=True)
+    key = _ordered(tl.load(list_ptr + slot, mask=listed, other=-1).to(tl.float32, bitcast=True))
     s = tl.load(list_ptr + GROUPS + slot, mask=listed, other=0)
-    least = _kth_largest(key, K)
+    least = _kth_largest(key, K, 32)
     gt = listed & (key > least)
     eq = listed & (key == least)
     both = gt.to(tl.int32) + (eq.to(tl.int32) << 16)

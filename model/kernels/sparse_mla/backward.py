@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from model.kernels.sparse_mla.hopper import fits, launch_query_gradient
 from model.kernels.sparse_mla.triton import LOG2E
 
 _INTERPRET = triton.knobs.runtime.interpret
@@ -17,7 +18,7 @@ _INTERPRET = triton.knobs.runtime.interpret
 WORKSPACE = 1 << 30
 
 
-def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *, block_keys=64, warps=8, stages=1):
+def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *, hopper=None):
     """(dq_BTNX, dkv_BSX) in the inputs' dtypes, from the forward pass's inputs and results."""
     B, T, N, X = q.shape
     S, K, rows = kv.shape[1], index.shape[-1], B * T
@@ -25,29 +26,31 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     dkv = torch.zeros(B * S, X, dtype=torch.float32, device=q.device)
     if rows == 0 or K == 0:
         return dq.zero_(), dkv.view(B, S, X).to(kv.dtype)
-    delta = (out.float() * grad_out.float()).sum(-1)
     # Rows of all batch entries in one numbering, so that a chunk may span entries.
     offset_B = torch.arange(B, device=q.device, dtype=torch.int32).view(B, 1, 1) * S
     flat = torch.where(index >= 0, index + offset_B, -1).view(rows, K)
     held = 2 * K * N * q.element_size() + (K * X * q.element_size() if deterministic else 0)
     chunk = max(1, min(rows, WORKSPACE // held))
-    p = torch.empty(chunk, N, K, dtype=q.dtype, device=q.device)
-    ds = torch.empty(chunk, N, K, dtype=q.dtype, device=q.device)
+    # Score gradients of all heads, then their probabilities: the left side of one product.
+    weights = torch.empty(chunk, 2 * N, K, dtype=q.dtype, device=q.device)
     each = torch.empty(chunk * K, X, dtype=q.dtype, device=q.device) if deterministic else dkv
-    shape = dict(
-        C=latent, R=X - latent, BLOCK_C=triton.next_power_of_2(latent),
-        BLOCK_R=max(16, triton.next_power_of_2(X - latent)), BLOCK_N=max(16, min(64, triton.next_power_of_2(N))),
-        UPCAST=_INTERPRET,
-    )  # fmt: skip
+    hopper = fits(q, latent) if hopper is None else hopper
+    block_n, block_c = max(16, min(64, triton.next_power_of_2(N))), triton.next_power_of_2(latent)
+    block_r = max(16, triton.next_power_of_2(X - latent))
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
-        _query_kernel[(count, triton.cdiv(N, shape["BLOCK_N"]))](
-            q, kv, flat, grad_out, lse, delta, dq, p, ds, row, scale, N, K, **shape,
-            BLOCK_K=block_keys, num_warps=warps if shape["BLOCK_N"] == 64 else 4, num_stages=stages,
-        )  # fmt: skip
+        if hopper:
+            launch_query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row, count, scale)
+        else:
+            _query_kernel[(count, triton.cdiv(N, block_n))](
+                q, kv, flat, grad_out, out, lse, dq, weights, row, scale, N, K, C=latent, R=X - latent,
+                BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=32 if block_n < 64 else 64,
+                UPCAST=_INTERPRET, num_warps=4 if block_n < 64 else 8, num_stages=1,
+            )  # fmt: skip
         _key_kernel[(triton.cdiv(K, 128), count)](
-            q, grad_out, p, ds, flat, each, row, N, K, **shape,
-            BLOCK_K=128, COLUMNS=min(128, shape["BLOCK_C"]), ATOMIC=not deterministic, num_warps=8, num_stages=2,
+            q, grad_out, weights, flat, each, row, N, K, C=latent, R=X - latent, UPCAST=_INTERPRET,
+            BLOCK_N=triton.next_power_of_2(2 * N), BLOCK_K=128, COLUMNS=64, ATOMIC=not deterministic,
+            num_warps=4, num_stages=3,
         )  # fmt: skip
         if deterministic:
             key, order = flat[row : row + count].reshape(-1).sort(stable=True)
@@ -58,11 +61,11 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
 
 @triton.jit
 def _query_kernel(
-    q, kv, flat, grad_out, lse, delta, dq, p_out, ds_out, row0, scale, N, K,
+    q, kv, flat, grad_out, out, lse, dq, weights, row0, scale, N, K,
     C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     UPCAST: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """dq of one query; its probabilities and score gradients (already times scale), stored as (N, K)."""
+    """dq of one query; into ``weights`` (2N, K) its score gradients, already times scale, and probabilities."""
     X: tl.constexpr = C + R
     local = tl.program_id(0).to(tl.int64)
     row = row0 + local
@@ -76,7 +79,8 @@ def _query_kernel(
     g = _tile(grad_out + (row * N + head)[:, None] * C, c, head_ok, C, UPCAST)
     lse2 = tl.load(lse + row * N + head, mask=head_ok, other=0.0) * LOG2E
     lse2 = tl.where(lse2 == float("-inf"), 0.0, lse2)
-    d = tl.load(delta + row * N + head, mask=head_ok, other=0.0)
+    result = _tile(out + (row * N + head)[:, None] * C, c, head_ok, C, UPCAST)
+    delta = tl.sum(result.to(tl.float32) * g.to(tl.float32), 1)
     dq_c = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
     dq_r = tl.zeros([BLOCK_N, BLOCK_R], tl.float32)
     lane = tl.arange(0, BLOCK_K)
@@ -91,16 +95,16 @@ def _query_kernel(
         p = tl.exp2(score * (scale * LOG2E) - lse2[:, None])
         p = tl.where(present[None, :], p, 0.0)
         dp = tl.dot(g, tl.trans(k_c), input_precision="ieee")
-        ds = (p * (dp - d[:, None]) * scale).to(k_c.dtype)
+        ds = (p * (dp - delta[:, None]) * scale).to(k_c.dtype)
         dq_c = tl.dot(ds, k_c, dq_c, input_precision="ieee")
         dq_r = tl.dot(ds, k_r, dq_r, input_precision="ieee")
-        place = (local * N + head)[:, None] * K + (k0 + lane)[None, :]
+        place = weights + (local * 2 * N + head)[:, None] * K + (k0 + lane)[None, :]
         ok = head_ok[:, None] & (k0 + lane < K)[None, :]
-        tl.store(p_out + place, p.to(p_out.dtype.element_ty), mask=ok)
-        tl.store(ds_out + place, ds.to(ds_out.dtype.element_ty), mask=ok)
-    out = dq + (row * N + head)[:, None] * X
-    tl.store(out + c[None, :], dq_c.to(dq.dtype.element_ty), mask=head_ok[:, None] & (c < C)[None, :])
-    tl.store(out + r[None, :], dq_r.to(dq.dtype.element_ty), mask=head_ok[:, None] & (r < X)[None, :])
+        tl.store(place, ds.to(weights.dtype.element_ty), mask=ok)
+        tl.store(place + N * K, p.to(weights.dtype.element_ty), mask=ok)
+    dq_row = dq + (row * N + head)[:, None] * X
+    tl.store(dq_row + c[None, :], dq_c.to(dq.dtype.element_ty), mask=head_ok[:, None] & (c < C)[None, :])
+    tl.store(dq_row + r[None, :], dq_r.to(dq.dtype.element_ty), mask=head_ok[:, None] & (r < X)[None, :])
 
 
 @triton.jit
@@ -114,11 +118,13 @@ def _tile(row_ptr, column, row_ok, columns, UPCAST: tl.constexpr):
 
 @triton.jit
 def _key_kernel(
-    q, grad_out, p, ds, flat, each, row0, N, K,
-    C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
-    UPCAST: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, ATOMIC: tl.constexpr,
+    q, grad_out, weights, flat, each, row0, N, K,
+    C: tl.constexpr, R: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    COLUMNS: tl.constexpr, ATOMIC: tl.constexpr,
 ):  # fmt: skip
-    """Contribution of one query to BLOCK_K of its keys: ``ds^T q + p^T grad_out``, all heads summed."""
+    """Contribution of one query to BLOCK_K of its keys, ``ds^T q + p^T grad_out`` summed over heads: one product
+    with the heads counted twice.
+    """
     X: tl.constexpr = C + R
     local = tl.program_id(1).to(tl.int64)
     row = row0 + local
@@ -126,42 +132,25 @@ def _key_kernel(
     s = tl.load(flat + row * K + k, mask=k < K, other=-1)
     keep = s >= 0
     target = tl.where(keep, s, 0).to(tl.int64) if ATOMIC else local * K + k
-    out = each + target[:, None] * X
-    weights = local * N * K + k[None, :]
-    q_row = q + row * N * X
-    for c0 in range(0, C, COLUMNS):
+    twice = tl.arange(0, BLOCK_N)
+    place = weights + (local * 2 * N + twice)[:, None] * K + k[None, :]
+    weight = tl.load(place, mask=(twice < 2 * N)[:, None] & (k < K)[None, :], other=0.0)
+    if UPCAST:
+        weight = weight.to(tl.float32)
+    right = tl.where(twice < N, q + (row * N + twice) * X, grad_out + (row * N + twice - N) * C)
+    width = tl.where(twice < N, X, tl.where(twice < 2 * N, C, 0))
+    for c0 in range(0, X, COLUMNS):
         column = c0 + tl.arange(0, COLUMNS)
-        acc = tl.zeros([BLOCK_K, COLUMNS], tl.float32)
-        acc = _weighted(acc, ds + weights, q_row, X, column, C, k, N, K, BLOCK_N, UPCAST)
-        acc = _weighted(acc, p + weights, grad_out + row * N * C, C, column, C, k, N, K, BLOCK_N, UPCAST)
-        _put(out + column[None, :], acc, keep[:, None] & (column < C)[None, :], ATOMIC)
-    column = C + tl.arange(0, BLOCK_R)
-    acc = tl.zeros([BLOCK_K, BLOCK_R], tl.float32)
-    acc = _weighted(acc, ds + weights, q_row, X, column, X, k, N, K, BLOCK_N, UPCAST)
-    _put(out + column[None, :], acc, keep[:, None] & (column < X)[None, :], ATOMIC)
-
-
-@triton.jit
-def _weighted(
-    acc, weight_ptr, row_ptr, stride, column, columns, k, N, K, BLOCK_N: tl.constexpr, UPCAST: tl.constexpr
-):  # fmt: skip
-    """``acc + sum_n weight[n, k] * row[n, column]``: (keys, columns)."""
-    for n0 in range(0, N, BLOCK_N):
-        head = n0 + tl.arange(0, BLOCK_N)
-        weight = tl.load(weight_ptr + head[:, None] * K, mask=(head < N)[:, None] & (k < K)[None, :], other=0.0)
+        tile = tl.load(right[:, None] + column[None, :], mask=column[None, :] < width[:, None], other=0.0)
         if UPCAST:
-            weight = weight.to(tl.float32)
-        rows = _tile(row_ptr + head[:, None] * stride, column, head < N, columns, UPCAST)
-        acc = tl.dot(tl.trans(weight), rows, acc, input_precision="ieee")
-    return acc
-
-
-@triton.jit
-def _put(place, value, mask, ATOMIC: tl.constexpr):
-    if ATOMIC:
-        tl.atomic_add(place, value, mask=mask, sem="relaxed")
-    else:
-        tl.store(place, value.to(place.dtype.element_ty), mask=mask)
+            tile = tile.to(tl.float32)
+        acc = tl.dot(tl.trans(weight), tile, input_precision="ieee")
+        at = each + target[:, None] * X + column[None, :]
+        mask = keep[:, None] & (column < X)[None, :]
+        if ATOMIC:
+            tl.atomic_add(at, acc, mask=mask, sem="relaxed")
+        else:
+            tl.store(at, acc.to(each.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from model.kernels.sparse_mla.hopper import fits, launch
+
 _INTERPRET = triton.knobs.runtime.interpret
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -56,31 +58,37 @@ class _SparseMLA(torch.autograd.Function):
         return dq, dkv, None, None, None, None
 
 
-def attend(q, kv, index, scale: float, latent: int, *, block_keys=64, warps=8, stages=2, splits=None):
-    """(out_BTNC, lse_BTN) without autograd; ``splits`` cuts the keys of each query (None: by the query count)."""
+def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None):
+    """(out_BTNC, lse_BTN) without autograd; ``splits`` cuts the keys of each query (None: by the query count),
+    ``hopper`` says whether to use the kernel for that chip (None: where it fits).
+    """
     B, T, N, X = q.shape
     K, rows = index.shape[-1], B * T
     block_n = max(16, min(64, triton.next_power_of_2(N)))
     programs = rows * triton.cdiv(N, block_n)
     if splits is None:
-        splits = max(1, min(FILL // max(programs, 1), triton.cdiv(K, 2 * block_keys)))
+        splits = max(1, min(FILL // max(programs, 1), triton.cdiv(K, 128)))
     out = torch.empty(B, T, N, latent, dtype=q.dtype, device=q.device)
     lse = torch.empty(B, T, N, dtype=torch.float32, device=q.device)
     part, part_lse = out, lse
     if splits > 1:
         part = torch.empty(splits, B, T, N, latent, dtype=torch.float32, device=q.device)
         part_lse = torch.empty(splits, B, T, N, dtype=torch.float32, device=q.device)
-    if rows and N:
+    hopper = fits(q, latent) if hopper is None else hopper
+    if hopper and rows:
+        launch(q, kv, index, part, part_lse, scale, splits)
+    elif rows and N:
         block_c, block_r = triton.next_power_of_2(latent), max(16, triton.next_power_of_2(X - latent))
         _forward_kernel[(rows, triton.cdiv(N, block_n), splits)](
             q, kv, index, part, part_lse, scale * LOG2E.value, T, kv.shape[1], N, K, rows,
-            C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=block_keys,
-            SPLITS=splits, UPCAST=_INTERPRET, num_warps=warps if block_n == 64 else 4, num_stages=stages,
+            C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=64,
+            SPLITS=splits, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4, num_stages=2,
         )  # fmt: skip
-        if splits > 1:
-            _merge_kernel[(rows, N)](
-                part, part_lse, out, lse, rows, N, C=latent, BLOCK_C=block_c, SPLITS=splits, num_warps=4
-            )
+    if splits > 1 and rows and N:
+        _merge_kernel[(rows, N)](
+            part, part_lse, out, lse, rows, N,
+            C=latent, BLOCK_C=triton.next_power_of_2(latent), SPLITS=splits, num_warps=1,
+        )  # fmt: skip
     return out, lse
 
 
