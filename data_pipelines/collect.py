@@ -1,7 +1,7 @@
 """Collect documents from the recipe's sources: ``python -m data_pipelines.collect --recipe tiny``.
 
-Writes ``documents/*.parquet`` (schema in ``documents.py``) and ``sources.json``: what each source gave, under which
-licences, from which versions, and what was skipped.
+Writes ``documents/*.parquet`` (schema in ``documents.py``) and ``sources.json``: what each source gave, under
+which licences, from which versions, and what was skipped.
 """
 
 import json

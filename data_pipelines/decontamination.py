@@ -1,9 +1,10 @@
 """Which documents hold what evaluation asks for.
 
-Two rules, on runs of 13 words. A task of an environment is lost once it was read, so a document that shares a single
-run with one is dropped. Held-out documents are scored by their bits per byte, where a quoted sentence does little: a
-document is dropped when more than ``SHARE`` of its runs occur in them. Runs that stand in ``BOILERPLATE`` or more
-documents of the collection, such as licence headers, identify nothing and are not counted there.
+Two rules, on runs of 13 words. A task of an environment is lost once it was read, so a document that shares
+a single run with one is dropped. Held-out documents are scored by their bits per byte, where a quoted
+sentence does little: a document is dropped when more than ``SHARE`` of its runs occur in them. Runs that
+stand in ``BOILERPLATE`` or more documents of the collection, such as licence headers, identify nothing and
+are not counted there.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Index:
 
 
 def rare_places(overlaps: list[Overlap], size: int) -> np.ndarray:
-    """bool (size of the held-out index,): whether a run stands in fewer than ``BOILERPLATE`` of the documents."""
+    """bool (size of the held-out index,): whether fewer than ``BOILERPLATE`` of the documents hold a run."""
     counts = np.zeros(size, dtype=np.int64)
     for overlap in overlaps:
         counts[overlap.heldout] += 1

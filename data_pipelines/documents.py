@@ -1,4 +1,4 @@
-"""A document and the Parquet files that hold documents: the form in which text travels between the data stages."""
+"""A document and the Parquet files that hold documents: how text travels between the data stages."""
 
 import hashlib
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
 
 
 class DocumentWriter:
-    """Writes ``folder/00000.parquet``, ``00001.parquet``, ... in the order given, a few megabytes in memory at a time."""
+    """Writes ``folder/00000.parquet``, ... in the order given, a few megabytes in memory at a time."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -84,11 +84,16 @@ class DocumentWriter:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a Parquet file or of a folder of them, in order. Raises ``UserError`` naming a bad file."""
+    """The documents of a Parquet file or of a folder of them, in order; ``UserError`` names a bad file."""
     for file in parquet_files(path):
         for batch in read_batches(file, list(COLUMNS)):
             for row in batch.to_pylist():
                 yield Document(**row)
+
+
+def rank(*parts: object) -> str:
+    """A reproducible random key: sort by it to shuffle."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
 def parquet_files(path: Path) -> list[Path]:
@@ -101,9 +106,8 @@ def read_batches(file: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         with pq.ParquetFile(file) as parquet:
             missing = [name for name in columns or () if name not in parquet.schema_arrow.names]
             if missing:
-                raise UserError(
-                    f"{file} has no column {', '.join(missing)} (it has {', '.join(parquet.schema_arrow.names)})"
-                )
+                there = ", ".join(parquet.schema_arrow.names)
+                raise UserError(f"{file} has no column {', '.join(missing)} (it has {there})")
             yield from parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -16,7 +16,7 @@ class Sketcher:
         self._empty = MinHash(num_perm=permutations, hashfunc=int, scheme="affine32")
 
     def sketch(self, words: np.ndarray) -> np.ndarray:
-        """uint32 (permutations,) of a text's word hashes. A text of fewer words than a shingle is one shingle."""
+        """uint32 (permutations,) of a text's word hashes; a text shorter than a shingle is one shingle."""
         shingles = ngram_hashes(words, min(SHINGLE, len(words))) >> np.uint64(32)
         minhash = self._empty.copy()
         for start in range(0, len(shingles), AT_ONCE):

@@ -1,12 +1,12 @@
 """Make the evaluation sets: ``python -m data_pipelines.eval_sets --recipe tiny``.
 
-Writes ``heldout.parquet`` (documents for bits per byte), ``tasks.jsonl`` (held-out tasks of every environment family
-in every thinking mode), ``longcontext.jsonl`` (items in the manner of RULER), the 13-grams that training data is
-checked against (``ngrams.npy``: all; ``ngrams_items.npy``: those of the tasks) and ``manifest.json``.
+Writes ``heldout.parquet`` (documents for bits per byte), ``tasks.jsonl`` (held-out tasks of every
+environment family in every thinking mode), ``longcontext.jsonl`` (items in the manner of RULER, hidden
+among held-out text), the 13-grams that training data is checked against (``ngrams.npy``: all;
+``ngrams_items.npy``: those of the tasks) and ``manifest.json``.
 """
 
 import json
-import math
 import random
 import re
 from collections import Counter
@@ -16,6 +16,7 @@ import numpy as np
 
 from data_pipelines.documents import Document, DocumentWriter, read_documents
 from data_pipelines.filters.quality import reason_to_drop
+from data_pipelines.haystack import haystack_lines
 from data_pipelines.heldout import Outline, choose_heldout
 from data_pipelines.ngrams import ngram_hashes, word_hashes
 from environments import catalog, long_context
@@ -24,7 +25,8 @@ from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
 
 NGRAM = 13  # words; the length of GPT-3 (arXiv 2005.14165, appendix C) and of many since
-HAYSTACK_LINE = (20, 120)  # characters
+PIECE = re.compile(r"[^\W\d_]+|\d|\n| ?[^\s\w]+|_|[^\S\n]{2,}")
+CHARACTERS = {True: 3, False: 2}  # a token, in words and in everything else
 
 
 def run(context: Context) -> dict[str, float]:
@@ -48,7 +50,8 @@ def run(context: Context) -> dict[str, float]:
     (context.out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     return {
         "eval/documents": len(documents), "eval/characters": sum(manifest["characters"].values()),
-        "eval/tasks": len(tasks), "eval/longcontext": len(items), "eval/ngrams": len(of_items) + len(of_documents),
+        "eval/tasks": len(tasks), "eval/longcontext": len(items),
+        "eval/ngrams": len(of_items) + len(of_documents),
     }  # fmt: skip
 
 
@@ -66,7 +69,7 @@ def _hold_out(context: Context) -> list[Document]:
         context.progress.update("hold out", len(kept), len(chosen), "documents")
     if not kept:
         raise UserError(
-            "no document could be held out for evaluation: collect more documents, or raise eval_sets.heldout_fraction"
+            "no document could be held out for evaluation: collect more, or raise eval_sets.heldout_fraction"
         )
     with DocumentWriter(context.out) as writer:
         for document in kept.values():
@@ -75,15 +78,8 @@ def _hold_out(context: Context) -> list[Document]:
     return list(kept.values())
 
 
-def haystack_lines(documents: list[Document]) -> list[str]:
-    """Lines of some length, in order, to hide needles among."""
-    shortest, longest = HAYSTACK_LINE
-    lines = (line.strip() for document in documents for line in document.text.splitlines())
-    return [line for line in lines if shortest <= len(line) <= longest]
-
-
 def _tasks(context: Context, sources: list[str]) -> Iterator[dict]:
-    """``items_per_family`` held-out tasks a family, each in every mode, so that modes are compared on the same tasks."""
+    """Held-out tasks of every family, each in every mode, so that modes are compared on the same tasks."""
     environments = catalog.environments(sources)
     names = catalog.family_names(environments) + catalog.family_names(environments, evaluation_only=True)
     wanted = context.section.items_per_family
@@ -116,10 +112,11 @@ def _long_context(context: Context, haystack: list[str]) -> Iterator[dict]:
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has. No tokenizer exists yet when these sets are made: it is fitted on data that
-    they decontaminate. Digits and line ends are single tokens; other text has at least 2.4 characters a token."""
-    single = len(re.findall(r"[\d\n]", text))
-    return single + math.ceil((len(text) - single) / 2.4)
+    """About how many tokens a small vocabulary makes of a text; larger ones make fewer.
+
+    No tokenizer exists yet when these sets are made: it is fitted on data that they decontaminate.
+    """
+    return sum(-(-len(piece) // CHARACTERS[piece[0].isalpha()]) for piece in PIECE.findall(text))
 
 
 def _text(task: dict) -> str:

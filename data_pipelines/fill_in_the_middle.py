@@ -17,8 +17,10 @@ def cut(text: str, rng: np.random.Generator) -> tuple[str, str, str]:
 
 
 def join(pieces: list[np.ndarray], encoder: Encoder) -> np.ndarray:
-    """Token ids of a document from those of its pieces: one, the whole text, or three, as ``cut`` gives them. Ends
-    with ``<|endoftext|>``."""
+    """Token ids of a document from those of its pieces: one, the whole text, or three, as ``cut`` gives them.
+
+    Ends with ``<|endoftext|>``.
+    """
     marks = (PREFIX, SUFFIX, MIDDLE) if len(pieces) == 3 else ()
     parts = []
     for place, piece in enumerate(pieces):

@@ -1,11 +1,10 @@
-"""Which documents are held out for evaluation: decided by hash, by whole packages where a source has many of them."""
+"""Which documents are held out for evaluation: by hash, in whole packages where a source has many of them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from data_pipelines.documents import Document
-from data_pipelines.sources.selection import rank
+from data_pipelines.documents import Document, rank
 
 MANY_PACKAGES = 50
 LARGEST_SHARE = 0.1  # of a source's characters in one package, for packages to be the unit
@@ -27,10 +26,11 @@ class Outline:
 
 
 def choose_heldout(outlines: Iterable[Outline], fraction: float, seed: int) -> dict[str, str]:
-    """Source -> unit ("package" or "document") and the chosen ids, as ``{id: unit}``.
+    """The chosen ids, each with its unit: "package" or "document".
 
-    In each source units are taken in the order of their hash until ``fraction`` of its characters is reached, so at
-    least one unit of every source is held out. A source with a single unit gives nothing: training needs it.
+    In each source units are taken in the order of their hash until ``fraction`` of its characters is
+    reached, so at least one unit of every source is held out. A source with a single unit gives nothing:
+    training needs it.
     """
     sources: dict[str, list[Outline]] = defaultdict(list)
     for outline in outlines:

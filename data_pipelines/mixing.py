@@ -8,13 +8,15 @@ from pipeline.errors import UserError
 
 
 def quotas(mix: dict[str, float], tokens: int, available: set[str]) -> dict[str, int]:
-    """Tokens by source: shares of ``tokens`` after scaling the weights of ``mix`` to one. Raises ``UserError`` for a
-    source without documents."""
+    """Tokens by source: shares of ``tokens`` after scaling the weights of ``mix`` to one.
+
+    Raises ``UserError`` for a source without documents.
+    """
     missing = sorted(set(mix) - available)
     if missing:
         raise UserError(
-            f"the mix names {', '.join(missing)}, of which no document is left (there are: {', '.join(sorted(available))}): "
-            "correct the recipe's mix"
+            f"the mix names {', '.join(missing)}, of which no document is left "
+            f"(there are: {', '.join(sorted(available))}): correct the recipe's mix"
         )
     total = sum(mix.values())
     if total <= 0:

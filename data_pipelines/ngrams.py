@@ -1,6 +1,7 @@
-"""Hashes of runs of words: what de-duplication and decontamination compare, fast enough for whole corpora in numpy.
+"""Hashes of runs of words: what de-duplication and decontamination compare, in numpy for speed.
 
-A word is a run of letters, digits and underscores in lower case, so that layout and punctuation do not hide a copy.
+A word is a run of letters, digits and underscores in lower case, so that layout and punctuation do not hide
+a copy.
 """
 
 import hashlib

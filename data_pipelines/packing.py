@@ -1,6 +1,7 @@
-"""Best-fit packing (arXiv 2404.10830): pieces of documents into rows of one length, cutting only what is longer than a row.
+"""Best-fit packing (arXiv 2404.10830): rows of one length, in which only what is longer than a row was cut.
 
-GLM-4.5 (section 2.3) packs so in mid-training, where a cut document would lose the long-range links it is there for.
+GLM-4.5 (section 2.3) packs so in mid-training, where a cut document would lose the long-range links it is
+there for.
 """
 
 from bisect import bisect_left, insort
@@ -14,7 +15,7 @@ def split(document: np.ndarray, length: int) -> list[np.ndarray]:
 
 
 def best_fit(sizes: list[int], length: int) -> list[list[int]]:
-    """Rows of piece numbers: the largest piece first, each into the fullest row that still has room for it."""
+    """Rows of piece numbers: the largest piece first, each into the fullest row that has room for it."""
     rows: list[list[int]] = []
     space: list[tuple[int, int]] = []  # (free tokens, row), ascending
     for piece in sorted(range(len(sizes)), key=lambda piece: (-sizes[piece], piece)):
@@ -33,7 +34,8 @@ def best_fit(sizes: list[int], length: int) -> list[list[int]]:
 def lay_out(
     pieces: list[np.ndarray], rows: list[list[int]], length: int, padding: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """tokens (N, length) in the pieces' dtype and starts int32 (N, length): where the piece of each position begins.
+    """tokens (N, length) in the pieces' dtype and starts int32 (N, length): where the piece of each
+    position begins.
 
     Free places hold ``padding``, each a piece of its own: no other position sees it and none predicts it.
     """

@@ -1,9 +1,10 @@
 """Token shards for pre-training: ``python -m data_pipelines.pretrain_data --recipe tiny``.
 
-Documents are drawn by source until the mix's share of the tokens is reached, again from the start where a source is
-too small (counted as epochs), shuffled over all sources and joined by ``<|endoftext|>``. A share of the code is
-rearranged for fill-in-the-middle. Writes ``tokens.bin``, ``offsets.npy``, ``validation.bin``,
-``validation_offsets.npy`` (curated documents that are not in ``tokens.bin``) and ``meta.json``.
+Documents are drawn by source until the mix's share of the tokens is reached, again from the start where a
+source is too small (counted as epochs), shuffled over all sources and joined by ``<|endoftext|>``. A share
+of the code is rearranged for fill-in-the-middle. Writes ``tokens.bin``, ``offsets.npy``,
+``validation.bin``, ``validation_offsets.npy`` (curated documents that are not in ``tokens.bin``) and
+``meta.json``.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipelines import fill_in_the_middle
-from data_pipelines.documents import Document, read_documents
+from data_pipelines.documents import Document, rank, read_documents
 from data_pipelines.mixing import passes, quotas
-from data_pipelines.sources.selection import rank
 from data_pipelines.tokens import END, Encoder, write_meta, write_stream
 from pipeline.stage import Context, run_stage
 
@@ -52,8 +52,9 @@ def run(context: Context) -> dict[str, float]:
         "sources": facts, "vocab_size": encoder.vocab_size,
         "tokenizer": context.input_records["tokenizer"]["content"],
         "validation": {
-            "file": "validation.bin", "offsets": "validation_offsets.npy", "tokens": sum(map(len, validation)),
-            "documents": len(validation), "from": "curated documents that are not in tokens.bin",
+            "file": "validation.bin", "offsets": "validation_offsets.npy",
+            "tokens": sum(map(len, validation)), "documents": len(validation),
+            "from": "curated documents that are not in tokens.bin",
         },
     }  # fmt: skip
     write_meta(context.out, meta)

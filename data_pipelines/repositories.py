@@ -1,5 +1,7 @@
-"""The files of one package as one text, each after the files that it imports (as in DeepSeek-Coder, arXiv 2401.14196,
-section 2.2), under a line that names its path."""
+"""The files of one package, each after the files that it imports and under a line that names its path.
+
+As in DeepSeek-Coder (arXiv 2401.14196, section 2.2).
+"""
 
 import re
 from collections import defaultdict
@@ -9,27 +11,31 @@ from pathlib import PurePosixPath
 from data_pipelines.documents import Document
 
 IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(?P<origin>\.*[\w.]*)[ \t]+import[ \t]+\(?(?P<names>[^\n#]*)|import[ \t]+(?P<modules>[\w., \t]+))",
+    r"^[ \t]*(?:from[ \t]+(?P<origin>\.*[\w.]*)[ \t]+import[ \t]*"
+    r"(?:\((?P<several>[^)]*)\)|(?P<names>[^\n#(]*))"
+    r"|import[ \t]+(?P<modules>[\w., \t]+))",
     re.MULTILINE,
 )
+COMMENT = re.compile(r"#.*")
+NAME = re.compile(r"(?:^|,)\s*(\w+)")
 
 
-def repository_texts(documents: Iterable[Document]) -> dict[str, str]:
-    """Package -> its code files in import order, for packages with at least two Python files."""
+def repositories(documents: Iterable[Document]) -> dict[str, list[Document]]:
+    """Package -> its Python files in import order, for packages with at least two."""
     packages: dict[str, list[Document]] = defaultdict(list)
     for document in documents:
         if document.language == "python":
             packages[document.package].append(document)
-    return {
-        package: "".join(f"# file: {file.path}\n{file.text.rstrip()}\n\n" for file in in_import_order(files))
-        for package, files in sorted(packages.items())
-        if len(files) > 1
-    }
+    return {name: in_import_order(files) for name, files in sorted(packages.items()) if len(files) > 1}
+
+
+def file_with_path(file: Document) -> str:
+    return f"# file: {file.path}\n{file.text.rstrip()}\n\n"
 
 
 def in_import_order(files: list[Document]) -> list[Document]:
-    """Each file after those it imports. In a circle of imports the file that waits for the fewest others goes first;
-    ties go to the lower path."""
+    """Each file after those it imports. In a circle of imports the file that waits for the fewest others
+    goes first; ties go to the lower path."""
     by_path = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     waits = imports_of(by_path)
     ordered: list[Document] = []
@@ -62,7 +68,7 @@ def _imported(path: str, text: str, modules: dict[str, str]) -> set[str]:
             names = [name.split(" as ")[0].strip() for name in match["modules"].split(",")]
         else:
             origin = _absolute(match["origin"], package)
-            members = [name.split(" as ")[0].strip(" \t()\\") for name in match["names"].split(",")]
+            members = NAME.findall(COMMENT.sub("", match["several"] or match["names"] or ""))
             names = [f"{origin}.{member}" if origin else member for member in members] + [origin]
         found.update(modules[name] for name in names if name in modules)
     return found

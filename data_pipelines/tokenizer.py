@@ -1,7 +1,8 @@
 """Fit the tokenizer: ``python -m data_pipelines.tokenizer --recipe tiny``.
 
-Byte-level BPE; every digit is a token of its own, so that numbers have one form. GLM's special tokens follow the
-ordinary ones. Writes ``tokenizer.json`` and ``tokenizer_config.json``, which transformers' AutoTokenizer loads.
+Byte-level BPE; every digit is a token of its own, so that numbers have one form. GLM's special tokens
+follow the ordinary ones. Writes ``tokenizer.json`` and ``tokenizer_config.json``, which transformers'
+AutoTokenizer loads.
 """
 
 import json
@@ -14,14 +15,16 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
-from data_pipelines.documents import Document, read_documents
-from data_pipelines.sources.selection import rank
+from data_pipelines.documents import Document, rank, read_documents
 from pipeline.errors import UserError
 from pipeline.recipe.model import SPECIAL_TOKENS
 from pipeline.stage import Context, run_stage
 
 # GLM-4.5's way to cut text into words (its tokenizer.json), with single digits instead of groups of three.
-WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 END = "<|endoftext|>"
 
 
@@ -48,8 +51,10 @@ def new_tokenizer() -> Tokenizer:
 
 
 def train(tokenizer: Tokenizer, texts: Iterator[str], vocab_size: int) -> None:
-    """Learn merges until ordinary and special tokens together are ``vocab_size``. Raises ``UserError`` when there is
-    too little text for so many."""
+    """Learn merges until ordinary and special tokens together are ``vocab_size``.
+
+    Raises ``UserError`` when there is too little text for so many.
+    """
     trainer = BpeTrainer(
         vocab_size=vocab_size - len(SPECIAL_TOKENS),
         initial_alphabet=ByteLevel.alphabet(),
@@ -62,16 +67,17 @@ def train(tokenizer: Tokenizer, texts: Iterator[str], vocab_size: int) -> None:
     size = tokenizer.get_vocab_size()
     if size != vocab_size:
         raise UserError(
-            f"the documents yield only {size} tokens and tokenizer.vocab_size asks for {vocab_size}: collect more text or "
-            "lower it (model.vocab_size too)"
+            f"the documents yield only {size} tokens and tokenizer.vocab_size asks for {vocab_size}: collect "
+            "more text or lower it (model.vocab_size too)"
         )
 
 
 def transformers_config() -> dict:
     """What ``tokenizer_config.json`` holds."""
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "do_lower_case": False,
-        "eos_token": END, "pad_token": END, "padding_side": "left", "remove_space": False,
+        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,
+        "do_lower_case": False, "remove_space": False,
+        "eos_token": END, "pad_token": END, "padding_side": "left",
         "additional_special_tokens": list(SPECIAL_TOKENS),
     }  # fmt: skip
 
@@ -102,7 +108,7 @@ def _chosen(documents: Path, sample: set[str]) -> Iterator[Document]:
 
 
 def _compression(tokenizer: Tokenizer, documents: Path, sample: set[str]) -> dict[str, float]:
-    """Bytes a token by source, on some documents that the merges were not learned from where there are any."""
+    """Bytes a token by source, on documents that the merges were not learned from if there are any."""
     texts: dict[str, list[str]] = {}
     everything = list(read_documents(documents))
     unseen = [document for document in everything if document.id not in sample]

@@ -48,8 +48,10 @@ class Encoder:
 
 
 def write_stream(folder: Path, name: str, documents: list[np.ndarray]) -> None:
-    """``<name>.bin``, the documents end to end, and ``<name>_offsets.npy`` (``offsets.npy`` for "tokens"): int64, where
-    each starts."""
+    """``<name>.bin``, the documents end to end, and int64 ``<name>_offsets.npy``, where each starts.
+
+    The offsets of "tokens" are ``offsets.npy``.
+    """
     sizes = [len(document) for document in documents]
     offsets = (
         np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if sizes else np.empty(0, np.int64)

@@ -1,5 +1,7 @@
-"""Rules for source code, after the StarCoder data (arXiv 2305.06161, section 3.1): long lines, few letters, generated
-files, encoded data; and two of our own, tables of literals and files that are all comment. Python must parse.
+"""Rules for source code, after the data of StarCoder (arXiv 2305.06161, section 3.1).
+
+Long lines, few letters, generated files, encoded data; and two of our own, tables of literals and files
+that are all comment. Python must parse.
 """
 
 import ast
@@ -13,7 +15,8 @@ LEAST_TABLE = 40  # lines
 LEAST_CODE = 3  # lines besides comments and blank lines
 HEAD = 1500  # characters in which a generator leaves its mark
 GENERATED = re.compile(
-    r"auto-?(?:matically )?generated|generated (?:by|from|with|using|automatically)\b|\bdo not (?:edit|modify)|@generated",
+    r"auto-?(?:matically )?generated|generated (?:by|from|with|using|automatically)\b"
+    r"|\bdo not (?:edit|modify)|@generated",
     re.IGNORECASE,
 )
 ENCODED = re.compile(r"[A-Za-z0-9+/]{512,}|(?:\\x[0-9a-fA-F]{2}){64,}|(?:0x[0-9a-fA-F]{2,8},\s*){64,}")

@@ -1,13 +1,15 @@
 """Rules for prose, after Gopher (arXiv 2112.11446, table A1) and C4 (arXiv 1910.10683, section 2.2).
 
-Technical text is what this corpus is made of, so the share of plain words is asked for more gently than in Gopher
-(references and fact sheets are full of numbers), and C4's rule against curly braces is left out.
+Technical text is what this corpus is made of, so the share of plain words is asked for more gently than in
+Gopher (references and fact sheets are full of numbers), "#" at the start of a line is a heading or a
+comment and not a symbol, and C4's rule against curly braces is left out.
 """
 
 import re
 from collections import Counter
 
 WORD = re.compile(r"\S+")
+SYMBOL = re.compile(r"(?<=[^\s#])#|\.\.\.|\u2026")
 LETTER = re.compile(r"[^\W\d_]")
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with", "is", "a", "in", "for"}
 LEAST_WORDS = 30
@@ -28,7 +30,7 @@ def reason_to_drop(text: str) -> str | None:
     mean = sum(map(len, words)) / len(words)
     if not MEAN_WORD[0] <= mean <= MEAN_WORD[1]:
         return "odd word lengths"
-    if (text.count("#") + text.count("...") + text.count("\u2026")) / len(words) > SYMBOLS_PER_WORD:
+    if len(SYMBOL.findall(text)) / len(words) > SYMBOLS_PER_WORD:
         return "many symbols"
     if sum(LETTER.search(word) is not None for word in words) / len(words) < ALPHABETIC_WORDS:
         return "few plain words"

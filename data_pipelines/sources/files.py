@@ -1,7 +1,8 @@
 """What every source offers: files, listed cheaply and read only when they are chosen.
 
-A source is a module with ``files(source, notes, downloads) -> Iterator[SourceFile]``: ``source`` is its entry in the
-recipe, ``notes`` takes what a reader of the corpus should know, ``downloads`` is a folder that survives.
+A source is a module with ``files(source, notes, downloads) -> Iterator[SourceFile]``: ``source`` is its
+entry in the recipe, ``notes`` takes what a reader of the corpus should know, ``downloads`` is a folder that
+survives.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +20,9 @@ LANGUAGES = {
     ".cc": ("cpp", "code"), ".cpp": ("cpp", "code"), ".hpp": ("cpp", "code"), ".go": ("go", "code"),
     ".rs": ("rust", "code"), ".java": ("java", "code"), ".js": ("javascript", "code"),
     ".ts": ("typescript", "code"), ".rb": ("ruby", "code"), ".php": ("php", "code"), ".sh": ("shell", "code"),
-    ".sql": ("sql", "code"), ".lua": ("lua", "code"), ".scala": ("scala", "code"), ".swift": ("swift", "code"),
-    ".md": ("markdown", "prose"), ".rst": ("rst", "prose"), ".txt": ("en", "prose"), "": ("en", "prose"),
+    ".sql": ("sql", "code"), ".lua": ("lua", "code"), ".scala": ("scala", "code"),
+    ".swift": ("swift", "code"), ".md": ("markdown", "prose"), ".rst": ("rst", "prose"),
+    ".txt": ("en", "prose"), "": ("en", "prose"),
 }  # fmt: skip
 
 
@@ -54,7 +56,7 @@ class Notes:
 
     def sentences(self, source: str) -> list[str]:
         return [
-            f"source {source}: skipped {entry['files']} because {reason}, such as {entry['examples'][0]}"
+            f"source {source}: skipped {entry['files']}, because {reason}: {', '.join(entry['examples'])}"
             for reason, entry in sorted(self.skipped.items())
         ]
 

@@ -1,7 +1,7 @@
 """A local folder (or one file) of text, Markdown, source code, JSON Lines and Parquet.
 
-What is broken as a whole, such as an empty folder or a Parquet file cut short, stops the stage; a single bad file
-or record among good ones is skipped, counted and named.
+What is broken as a whole, such as an empty folder or a Parquet file cut short, stops the stage; a single bad
+file or record among good ones is skipped, counted and named.
 """
 
 import json
@@ -149,7 +149,8 @@ def _document(record: dict, where: str, name: str, source: Source) -> Document:
     except UnicodeEncodeError:
         raise Unusable("it holds half of a surrogate pair") from None
     return Document(
-        text, source.name, path, str(record.get("package") or record.get("repo_name") or _package(source, name)),
+        text, source.name, path,
+        str(record.get("package") or record.get("repo_name") or _package(source, name)),
         str(record.get("licence") or record.get("license") or source.licence or "unknown"),
         str(record.get("language") or language), str(record.get("kind") or kind),
     )  # fmt: skip

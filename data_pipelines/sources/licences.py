@@ -1,4 +1,4 @@
-"""The licence of a Python distribution, from its metadata (core metadata 2.4): nothing is guessed from its text."""
+"""The licence of a Python distribution, from its metadata (core metadata 2.4); no text is guessed at."""
 
 from email.message import Message
 
@@ -7,9 +7,11 @@ UNKNOWN = "unknown"
 CLASSIFIERS = {
     "MIT License": "MIT", "MIT No Attribution License (MIT-0)": "MIT-0", "BSD License": "BSD",
     "Apache Software License": "Apache-2.0", "Python Software Foundation License": "PSF-2.0",
-    "ISC License (ISCL)": "ISC", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0", "The Unlicense (Unlicense)": "Unlicense",
+    "ISC License (ISCL)": "ISC", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
     "Zope Public License": "ZPL", "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
-    "GNU General Public License v2 or later (GPLv2+)": "GPL-2.0-or-later", "GNU General Public License (GPL)": "GPL",
+    "GNU General Public License v2 or later (GPLv2+)": "GPL-2.0-or-later",
+    "GNU General Public License (GPL)": "GPL",
     "GNU General Public License v3 (GPLv3)": "GPL-3.0-only", "Artistic License": "Artistic",
 }  # fmt: skip
 FREE_TEXT = {
@@ -21,7 +23,7 @@ FREE_TEXT = {
 
 
 def licence_of(fields: Message) -> str:
-    """SPDX expression from ``License-Expression``, else from the classifiers, else from a short ``License`` field."""
+    """SPDX from ``License-Expression``, else from the classifiers, else from a short ``License`` field."""
     expression = fields.get("License-Expression")
     if expression:
         return expression

@@ -23,8 +23,9 @@ STDLIB_LICENCE = "PSF-2.0"
 OWN_NAME = "glm5-pipeline"  # the project is not its own training data
 LARGEST_FILE = 400_000  # bytes; larger modules are tables or generated
 LEFT_OUT = {
-    "test", "tests", "idle_test", "testing", "testdata", "fixtures", "__pycache__", "site-packages", "lib-dynload",
-    "_bundled", "_vendor", "_vendored", "vendor", "vendored", "extern", "external", "third_party", "node_modules",
+    "test", "tests", "idle_test", "testing", "testdata", "fixtures", "__pycache__", "site-packages",
+    "lib-dynload", "_bundled", "_vendor", "_vendored", "vendor", "vendored", "extern", "external",
+    "third_party", "node_modules",
 }  # fmt: skip
 # Text files that say nothing about the package.
 NOT_PROSE = re.compile(
@@ -36,7 +37,7 @@ TOPICS = "pydoc_data/topics.py"
 
 
 def files(source: Source, notes: Notes, downloads: Path) -> Iterator[SourceFile]:
-    """Files of the packages that ``source.packages`` names; of all distributions, without the standard library, if None."""
+    """Files of the packages that ``source.packages`` names; if it names none, of all distributions."""
     wanted = source.packages
     if wanted is None or set(wanted) != {STDLIB}:
         yield from _installed(source.name, None if wanted is None else set(wanted) - {STDLIB}, notes)
@@ -64,7 +65,8 @@ def _installed(source: str, wanted: set[str] | None, notes: Notes) -> Iterator[S
     missing = sorted(name for name in wanted or () if _normal(name) not in distributions)
     if missing:
         raise UserError(
-            f"source {source}: {', '.join(missing)} is not installed in this environment: install it or leave it out of the recipe"
+            f"source {source}: {', '.join(missing)} is not installed in this environment: install it or "
+            "leave it out of the recipe"
         )
     names = sorted(distributions) if wanted is None else sorted(map(_normal, wanted))
     seen: set[str] = set()  # some distributions ship the same files

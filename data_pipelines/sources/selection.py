@@ -1,23 +1,17 @@
-"""Which files a source's ``max_mb`` takes: fair over packages, in an order that only the seed and the names decide."""
+"""Which files a source's ``max_mb`` takes: fair over packages, in an order that seed and names decide."""
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from data_pipelines.documents import Document
+from data_pipelines.documents import Document, rank
 from data_pipelines.sources.files import Notes, SourceFile, Unusable
-
-
-def rank(*parts: object) -> str:
-    """A reproducible random key: sort by it to shuffle."""
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
 def take(files: Iterable[SourceFile], max_mb: float | None, seed: int, notes: Notes) -> Iterator[Document]:
     """Documents of ``files`` until ``max_mb`` of text. What cannot be read goes to ``notes``.
 
-    Small packages are taken whole and the large ones get equal shares; within a package whole folders are taken one
-    after the other, so that files which import each other stay together.
+    Small packages are taken whole and the large ones get equal shares; within a package whole folders are
+    taken one after the other, so that files which import each other stay together.
     """
     packages: dict[str, list[SourceFile]] = defaultdict(list)
     for file in files:

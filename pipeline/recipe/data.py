@@ -1,8 +1,8 @@
 """Sections of the data stages, from ``collect`` to ``sft_data``."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from pipeline.recipe.base import Section
 
@@ -12,27 +12,46 @@ class Source(Section):
 
     kind: Literal["python_packages", "wheel", "folder"]
     name: str  # as documents and scores name it
-    packages: list[str] | None = None  # python_packages: "stdlib" and distribution names; None for all
+    packages: list[str] | None = None  # python_packages: distributions, "stdlib"; None: all but stdlib
     requirement: str | None = None  # wheel: ``name==version``
     sha256: str | None = None  # wheel: of the file
-    reader: str | None = None  # wheel: the function that turns its files into documents
-    path: str | None = None  # folder
-    licence: str | None = None  # folder: licence of what lies in it
+    reader: Literal["factbook"] | None = None  # wheel: turns its files into documents; None: text as it is
+    path: str | None = None  # folder, or one file
+    licence: str | None = None  # of what lies in a folder, or in place of what a wheel says
     max_mb: float | None = Field(None, gt=0)  # of text, taken in a seeded order
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind == "wheel" and "==" not in (self.requirement or ""):
+            raise ValueError(f"source {self.name} of kind wheel needs requirement: name==version")
+        if self.kind == "folder" and not self.path:
+            raise ValueError(f"source {self.name} of kind folder needs path:")
+        if self.packages == []:
+            raise ValueError(f"source {self.name} names no package: leave packages: out to take all")
+        return self
 
 
 class CollectSection(Section):
     sources: list[Source] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two sources have one name (names: {', '.join(names)})")
+        return self
+
 
 class EvalSetsSection(Section):
-    heldout_fraction: float = Field(0.02, gt=0, lt=0.5)  # of documents, by hash
+    heldout_fraction: float = Field(0.02, gt=0, lt=0.5)  # of each source's characters, by hash
     items_per_family: int = Field(50, gt=0)  # held-out environment tasks a family and mode
     long_context_lengths: list[int] = Field(min_length=1)  # tokens, approximately
     long_context_items: int = Field(40, gt=0)  # a task and length
 
 
 class CurateSection(Section):
+    """Thresholds that a user may want to move; the rules' own constants stand beside them in ``filters/``."""
+
     min_characters: int = 200
     max_line_characters: int = 2000
     minhash_permutations: int = 64
