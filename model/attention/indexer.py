@@ -41,4 +41,5 @@ class Indexer(nn.Module):
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """The first ``rope_dim`` features carry the position."""
-        return torch.cat([rotate(x[..., : self.rope_dim], cos, sin), x[..., self.rope_dim :]], dim=-1)
+        rope, rest = x.split([self.rope_dim, self.dim - self.rope_dim], -1)
+        return torch.cat([rotate(rope, cos, sin), rest], -1)

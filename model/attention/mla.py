@@ -94,8 +94,9 @@ class MLA(nn.Module):
         cos, sin = view.cos_BTR, view.sin_BTR
         q_latent = self.q_norm(self.q_down(x_BTD))
         q = self.q_up(q_latent).unflatten(-1, (self.heads, self.nope + self.rope_dim))
-        q_BTNH = torch.cat([q[..., : self.nope], rotate(q[..., self.nope :], cos, sin)], -1)
-        latent, k_rope = self.kv_down(x_BTD).split([self.latent, self.rope_dim], -1)
+        q_nope, q_rope = q.split([self.nope, self.rope_dim], -1)
+        q_BTNH = torch.cat([q_nope, rotate(q_rope, cos, sin)], -1)
+        latent, k_rope = self._split(self.kv_down(x_BTD))
         kv_BSX = torch.cat([self.kv_norm(latent).to(q.dtype), rotate(k_rope, cos, sin)], -1)
         index_inputs = None
         if options.needs_indexer or (cache is not None and cache.index_keys):
@@ -130,18 +131,23 @@ class MLA(nn.Module):
             return self._values(context_BTNC)
         return self._expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys))
 
-    def _keys(self, kv_BSX: torch.Tensor) -> torch.Tensor:
+    def _keys(self, latent_BSC: torch.Tensor, k_rope_BSR: torch.Tensor) -> torch.Tensor:
         """(B, S, N, H): every head's own part, and the rotated part that all share."""
-        own = self.k_up(kv_BSX[..., : self.latent]).unflatten(-1, (self.heads, self.nope))
-        shared = kv_BSX[..., self.latent :].to(own.dtype).unsqueeze(2).expand(-1, -1, self.heads, -1)
+        own = self.k_up(latent_BSC).unflatten(-1, (self.heads, self.nope))
+        shared = k_rope_BSR.to(own.dtype).unsqueeze(2).expand(-1, -1, self.heads, -1)
         return torch.cat([own, shared], -1)
+
+    def _split(self, kv_BSX: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return kv_BSX.split([self.latent, self.rope_dim], -1)
 
     def _expanded(self, q_BTNH, kv_BSX, mask_B1TS: torch.Tensor | None) -> torch.Tensor:
         """Keys and values per head; no mask means plain causal attention, for which SDPA has its quickest
         path.
         """
-        v_BSNV = self.v_up(kv_BSX[..., : self.latent]).unflatten(-1, (self.heads, self.v_dim))
-        q, k, v = q_BTNH.transpose(1, 2), self._keys(kv_BSX).transpose(1, 2), v_BSNV.transpose(1, 2)
+        latent_BSC, k_rope_BSR = self._split(kv_BSX)
+        k_BSNH = self._keys(latent_BSC, k_rope_BSR)
+        v_BSNV = self.v_up(latent_BSC).unflatten(-1, (self.heads, self.v_dim))
+        q, k, v = q_BTNH.transpose(1, 2), k_BSNH.transpose(1, 2), v_BSNV.transpose(1, 2)
         causal = mask_B1TS is None
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B1TS, is_causal=causal, scale=self.scale)
         return out.transpose(1, 2)
@@ -167,13 +173,16 @@ class MLA(nn.Module):
         """KL of the main attention to the indexer: inside the selection, or over all visible keys without
         one.
         """
-        with torch.no_grad():
-            q, k = (self._absorb(q_BTNH), kv_BSX) if index_BTK is not None else (q_BTNH, self._keys(kv_BSX))
         if index_BTK is not None:
-            return sparse_indexer_loss(q, k, self.scale, *index_inputs, index_BTK)
-        return dense_indexer_loss(q, k, self.scale, *index_inputs, view.start_BT, view.stop_BT)
+            with torch.no_grad():
+                q_BTNX = self._absorb(q_BTNH)
+            return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK)
+        with torch.no_grad():
+            k_BSNH = self._keys(*self._split(kv_BSX))
+        return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, view.start_BT, view.stop_BT)
 
     @torch.no_grad()
     def _measure(self, q_BTNH, kv_BSX, index_inputs, view: Visibility, top_k: int) -> torch.Tensor:
         index_BTK = indexer_topk(*index_inputs, view.start_BT, view.stop_BT, top_k)
-        return captured_mass(q_BTNH, self._keys(kv_BSX), self.scale, index_BTK, view, top_k)
+        k_BSNH = self._keys(*self._split(kv_BSX))
+        return captured_mass(q_BTNH, k_BSNH, self.scale, index_BTK, view, top_k)

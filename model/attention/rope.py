@@ -24,5 +24,5 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     if x.dim() == 4:
         cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    first, second = x[..., 0::2], x[..., 1::2]
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
