@@ -7,6 +7,7 @@ among held-out text), the 13-grams that training data is checked against (``ngra
 """
 
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -25,8 +26,13 @@ from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
 
 NGRAM = 13  # words; the length of GPT-3 (arXiv 2005.14165, appendix C) and of many since
-PIECE = re.compile(r"[^\W\d_]+|\d|\n| ?[^\s\w]+|_|[^\S\n]{2,}")
-CHARACTERS = {True: 3, False: 2}  # a token, in words and in everything else
+# Pieces of text and how many characters of each a token of a small vocabulary spans.
+PIECES = {
+    re.compile(r"[A-Z]{2,}"): 1.5,
+    re.compile(r"[A-Z]?[a-z]+"): 3.0,
+    re.compile(r" ?[^\w\s]+|[^\S\n]{2,}"): 2.0,
+    re.compile(r"[\d\n_]|[^\W\d_a-zA-Z]"): 1.0,
+}
 
 
 def run(context: Context) -> dict[str, float]:
@@ -116,7 +122,11 @@ def estimated_tokens(text: str) -> int:
 
     No tokenizer exists yet when these sets are made: it is fitted on data that they decontaminate.
     """
-    return sum(-(-len(piece) // CHARACTERS[piece[0].isalpha()]) for piece in PIECE.findall(text))
+    return sum(
+        math.ceil(len(piece) / characters)
+        for pattern, characters in PIECES.items()
+        for piece in pattern.findall(text)
+    )
 
 
 def _text(task: dict) -> str:

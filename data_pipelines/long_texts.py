@@ -19,7 +19,8 @@ CONTEXTS_PER_TEXT = 2
 SHORTEST_ITEM = 64  # tokens; from here to the context items are of all lengths, evenly on a log scale
 HAYSTACK_DOCUMENTS = 400
 
-Texts = Callable[[int], Iterator[str]]  # context length in tokens -> texts without end
+Text = tuple[str, bool]  # and whether it goes to its end, where <|endoftext|> belongs
+Texts = Callable[[int], Iterator[Text]]  # context length in tokens -> texts without end
 
 
 def repository_texts(documents: list[Document], encoder: Encoder, seed: int) -> Texts:
@@ -30,7 +31,7 @@ def repository_texts(documents: list[Document], encoder: Encoder, seed: int) -> 
             "no package has two Python files: set midtrain_data.repository to 0 or collect packages"
         )
 
-    def texts(length: int) -> Iterator[str]:
+    def texts(length: int) -> Iterator[Text]:
         for files, rng in _shuffled(packages, f"repository/{seed}/{length}"):
             first = rng.randrange(len(files))
             text = ""
@@ -38,7 +39,7 @@ def repository_texts(documents: list[Document], encoder: Encoder, seed: int) -> 
                 text += file_with_path(file)
                 if len(text) >= _characters(length):
                     break
-            yield text[: _characters(length)]
+            yield text[: _characters(length)], file is files[-1] and len(text) <= _characters(length)
 
     return texts
 
@@ -47,13 +48,14 @@ def long_documents(documents: list[Document], encoder: Encoder, seed: int) -> Te
     """Stretches of documents longer than a context; of the longest that there are, when none is so long."""
     by_length = sorted(documents, key=lambda document: (-len(document.text), document.id))
 
-    def texts(length: int) -> Iterator[str]:
+    def texts(length: int) -> Iterator[Text]:
         long = [document for document in by_length if len(document.text) >= length * CHARACTERS_PER_TOKEN]
         for document, rng in _shuffled(long or by_length[:8], f"long/{seed}/{length}"):
             text = document.text
             start = rng.randrange(max(len(text) - _characters(length), 0) + 1)
             start = text.rfind("\n", 0, start) + 1
-            yield text[start : start + _characters(length)]
+            stop = start + _characters(length)
+            yield text[start:stop], stop >= len(text)
 
     return texts
 
@@ -64,12 +66,12 @@ def synthetic(documents: list[Document], encoder: Encoder, seed: int) -> Texts:
     haystack = haystack_lines(chosen)
     tasks = list(long_context.TASKS)
 
-    def texts(length: int) -> Iterator[str]:
+    def texts(length: int) -> Iterator[Text]:
         rng = random.Random(f"synthetic/{seed}/{length}")
         while True:
             target = round(math.exp(rng.uniform(math.log(SHORTEST_ITEM), math.log(length - 1))))
             item = long_context.make_item(rng.choice(tasks), rng, haystack, encoder.count, target)
-            yield item.prompt + item.completion
+            yield item.prompt + item.completion, True
 
     return texts
 

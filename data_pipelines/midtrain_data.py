@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from data_pipelines.documents import read_documents
-from data_pipelines.long_texts import KINDS
+from data_pipelines.long_texts import KINDS, Text
 from data_pipelines.mixing import quotas
 from data_pipelines.packing import best_fit, lay_out, split
 from data_pipelines.tokens import Encoder, write_meta
@@ -47,13 +47,16 @@ def run(context: Context) -> dict[str, float]:
     }
 
 
-def _draw(texts: Iterator[str], quota: int, length: int, encoder: Encoder) -> list[np.ndarray]:
-    """Pieces of at most ``length`` tokens, ``quota`` in all, each text ending with ``<|endoftext|>``."""
+def _draw(texts: Iterator[Text], quota: int, length: int, encoder: Encoder) -> list[np.ndarray]:
+    """Pieces of at most ``length`` tokens, ``quota`` in all; a whole text ends with ``<|endoftext|>``."""
     pieces: list[np.ndarray] = []
     tokens = 0
     while tokens < quota:
-        for ids in encoder.encode(islice(texts, TEXTS_AT_ONCE)):
-            for whole in split(np.append(ids, encoder.end).astype(encoder.dtype), length):
+        batch = list(islice(texts, TEXTS_AT_ONCE))
+        encoded = encoder.encode(text for text, _ in batch)
+        for ids, (_, to_its_end) in zip(encoded, batch, strict=True):
+            end = [encoder.end] if to_its_end else []
+            for whole in split(np.append(ids, end).astype(encoder.dtype), length):
                 piece = whole[: quota - tokens]
                 if len(piece):
                     pieces.append(piece)
