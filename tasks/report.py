@@ -1,7 +1,7 @@
 """The report card of a recipe: ``python -m tasks.report --recipe tiny``.
 
-Writes ``report.html``, one page without outside assets, and ``report.md``, from the records and metrics of all
-stages and from nothing else.
+Writes ``report.html``, one page without outside assets, and ``report.md``, from the records and metrics of
+all stages and from nothing else.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline import artifacts
 from pipeline.graph import load_graph
 from pipeline.stage import Context, run_stage
-from tasks.reporting.facts import collect_facts
+from tasks.reporting.facts import Facts, collect_facts
 from tasks.reporting.page import render, view
 
 
@@ -20,7 +20,7 @@ def run(context: Context) -> dict[str, float]:
     return {"report/stages": float(len(done)), "report/missing": float(len(facts.missing))}
 
 
-def write_report(recipe: str, folders: dict[str, Path], out: Path, title: str):
+def write_report(recipe: str, folders: dict[str, Path], out: Path, title: str) -> Facts:
     """The page from whatever artifacts there are; a stage that has not run is named on it as missing."""
     runs = {name: artifacts.run_dir(recipe, name) for name in folders}
     facts = collect_facts(recipe, load_graph(), folders, runs)

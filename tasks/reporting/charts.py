@@ -35,9 +35,8 @@ def line_chart(series: list[Series], unit: str = "", log: bool = False) -> str:
     parts += [_path(s, scale_x, scale_y, log) for s in series]
     labels = ", ".join(dict.fromkeys(s.label for s in series))
     body = "".join(parts)
-    return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(labels)}">{body}</svg>'
-    )
+    frame = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(labels)}"'
+    return f'<svg class="chart" {frame}>{body}</svg>'
 
 
 def thin(curve: Curve) -> Curve:

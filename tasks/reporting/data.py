@@ -5,7 +5,8 @@ from typing import Any
 from tasks.reporting.facts import Facts
 
 LICENCES = 3  # named a source
-SAMPLES_PER_REASON = 3
+SAMPLES_PER_REASON = 2
+ROWS = 9  # reasons with a bar of their own
 
 
 def corpus(facts: Facts) -> list[dict[str, Any]]:
@@ -43,9 +44,7 @@ def funnel(facts: Facts) -> dict[str, Any]:
     documents = sum(entry["documents"] for entry in totals.values())
     left = 100.0
     rows = []
-    for entry in totals.values():
-        if entry["reason"] == "kept":
-            continue
+    for entry in _largest([entry for entry in totals.values() if entry["reason"] != "kept"]):
         width = 100 * entry["characters"] / whole
         rows.append({**entry, "share": width / 100, "left": left - width, "width": max(width, 0.3)})
         left -= width
@@ -57,6 +56,16 @@ def funnel(facts: Facts) -> dict[str, Any]:
         "characters": whole,
         "samples": _samples(content.get("samples", [])),
     }
+
+
+def _largest(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The reasons that took most, and the others as one."""
+    ordered = sorted(entries, key=lambda entry: -entry["characters"])
+    if len(ordered) <= ROWS + 1:
+        return ordered
+    rest = ordered[ROWS:]
+    other = {key: sum(entry[key] for entry in rest) for key in ("documents", "characters")}
+    return [*ordered[:ROWS], {"reason": f"{len(rest)} other reasons", **other}]
 
 
 def _samples(samples: Any) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from model.config import ModelConfig
 from pipeline.recipe.model import ModelSection
 from tasks.evaluation.policy import colour
 from tasks.reporting import formats
-from tasks.reporting.charts import Series, line_chart, smooth
 from tasks.reporting.data import corpus, funnel
 from tasks.reporting.facts import Facts
+from tasks.reporting.runs import cost, curves, versions
 from tasks.reporting.samples import chats, completions, surprises, turns
 from tasks.reporting.scores import BASELINES, MODES, Scores
 from tasks.reporting.timeline import ROW, gutter, reduced_edges, timeline
@@ -29,7 +29,9 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
     scores = Scores.read(facts.json("evaluate", "scores.json"))
     samples = facts.lines("evaluate", "samples.jsonl")
     last = scores.checkpoints[-1] if scores.checkpoints else ""
-    long_last = next((n for n in reversed(scores.checkpoints) if scores.get(n, "sparse_attention", "gap/sparse")), "")
+    long_last = next(
+        (n for n in reversed(scores.checkpoints) if scores.get(n, "sparse_attention", "gap/sparse")), ""
+    )
     return {
         "title": title,
         "recipe": facts.recipe,
@@ -40,7 +42,7 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
         "row_height": ROW,
         "sources": corpus(facts),
         "funnel": funnel(facts),
-        "training": [_curves(facts, name) for name in CHECKPOINTS if name in facts.stages],
+        "training": [curves(facts, name) for name in CHECKPOINTS if name in facts.stages],
         "scores": scores,
         "bits": _bits(scores),
         "attention": _attention(scores, long_last),
@@ -54,9 +56,9 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
         "surprises": surprises(samples, _base(scores)),
         "surprises_of": _base(scores),
         "completions": completions(samples, long_last or last),
-        "costs": [_cost(facts, name) for name in facts.stages if facts.stages[name].record],
+        "costs": [cost(facts, name) for name in facts.stages if facts.stages[name].record],
         "total_seconds": sum(s.record["seconds"] for s in facts.stages.values() if s.record),
-        "versions": _versions(facts),
+        "versions": versions(facts),
         "missing": facts.missing,
     }  # fmt: skip
 
@@ -82,16 +84,30 @@ def _tiles(facts: Facts, scores: Scores) -> list[dict[str, str]]:
     if config is not None:
         sizes = config.parameter_counts()
         tiles.append(
-            _tile("Parameters", formats.count(sizes["total"]), f"{formats.count(sizes['active'])} active a token")
+            _tile(
+                "Parameters",
+                formats.count(sizes["total"]),
+                f"{formats.count(sizes['active'])} active a token",
+            )
         )
-    trained = [s.record["facts"].get("tokens", 0) for n, s in facts.stages.items() if n in CHECKPOINTS and s.record]
+    trained = [
+        s.record["facts"].get("tokens", 0) for n, s in facts.stages.items() if n in CHECKPOINTS and s.record
+    ]
     if trained:
         seconds = sum(s.record["seconds"] for s in facts.stages.values() if s.record)
-        tiles.append(_tile("Tokens trained", formats.count(sum(trained)), f"all stages in {formats.duration(seconds)}"))
+        tiles.append(
+            _tile("Tokens trained", formats.count(sum(trained)), f"all stages in {formats.duration(seconds)}")
+        )
     base = scores.get("pretrain", "bits_per_byte", "all")
     gram = scores.get("3-gram", "bits_per_byte", "all")
     if base:
-        tiles.append(_tile("Bits per byte", f"{base['value']:.3f}", f"3-gram {gram['value']:.3f}" if gram else "pre-training"))
+        tiles.append(
+            _tile(
+                "Bits per byte",
+                f"{base['value']:.3f}",
+                f"3-gram {gram['value']:.3f}" if gram else "pre-training",
+            )
+        )
     gap = scores.get("dsa_adapt", "sparse_attention", "gap/sparse")
     rand = scores.get("dsa_adapt", "sparse_attention", "gap/random")
     if gap:
@@ -144,35 +160,6 @@ def _keys(facts: Facts, scores: Scores) -> dict[str, str]:
     return keys
 
 
-PLOTS = (
-    ("Loss", ("train/lm_loss", "train/loss"), ("val/loss",), "nats per token"),
-    ("Indexer KL", ("dsa/indexer_kl",), (), "nats"),
-    ("Top-k recall", ("dsa/topk_recall",), ("val/topk_recall",), ""),
-    ("Multi-token prediction loss", ("train/mtp_loss",), (), "nats per token"),
-    ("Learning rate", ("optim/lr",), (), ""),
-    ("Gradient norm", ("optim/grad_norm",), (), ""),
-    ("Throughput", ("perf/tokens_per_s",), (), "tokens per second"),
-    ("Load of the busiest expert", ("moe/max_violation",), (), "above the mean, share"),
-)  # fmt: skip
-
-
-def _curves(facts: Facts, name: str) -> dict[str, Any]:
-    """The charts of a training stage: a smoothed line over the raw one, validation in a second colour."""
-    stage = facts.stages[name]
-    charts = []
-    for label, trained, held, unit in PLOTS:
-        raw = next((stage.curves[key] for key in trained if key in stage.curves), [])
-        if label == "Indexer KL" and name == "dsa_warmup":
-            unit = "nats, log scale"
-        steady = label in ("Learning rate", "Throughput", "Top-k recall")
-        series = [Series("step", raw, 1)] if steady else [Series("step", raw, 1, faint=True), Series("mean", smooth(raw), 1)]
-        series += [Series("held out", stage.curves[key], 2) for key in held if key in stage.curves]
-        svg = line_chart(series, unit, log="log" in unit)
-        if svg:
-            charts.append({"label": label, "svg": svg, "held": any(key in stage.curves for key in held)})
-    return {"name": name, "description": stage.description, "charts": charts, "record": stage.record}
-
-
 def _bits(scores: Scores) -> dict[str, Any]:
     names = [*BASELINES, *scores.checkpoints]
     return scores.forest([(name, name, "bits_per_byte", "all") for name in names])
@@ -208,7 +195,9 @@ def _lessons(facts: Facts) -> list[dict[str, Any]]:
             wrong = any(message.get("train") is False for message in chat["messages"])
             rich = len(chat["messages"]) > 2
             if rich or wrong:
-                chosen.setdefault("a wrong turn, kept but masked" if wrong else f"thinking {chat['mode']}", chat)
+                chosen.setdefault(
+                    "a wrong turn, kept but masked" if wrong else f"thinking {chat['mode']}", chat
+                )
             if number > 3000 or len(chosen) > 3:
                 break
     return [
@@ -218,42 +207,3 @@ def _lessons(facts: Facts) -> list[dict[str, Any]]:
         }
         for label, chat in chosen.items()
     ]  # fmt: skip
-
-
-def _cost(facts: Facts, name: str) -> dict[str, Any]:
-    stage = facts.stages[name]
-    record = stage.record
-    rates = [value for _, value in stage.curves.get("perf/tokens_per_s", [])]
-    return {
-        "name": name,
-        "seconds": record["seconds"],
-        "tokens": record["facts"].get("tokens"),
-        "rate": sorted(rates)[len(rates) // 2] if rates else None,
-        "memory": record["peak_memory_bytes"],
-        "device": record["facts"].get("device", "cpu"),
-        "identity": record["identity"],
-        "content": record["content"],
-        "commit": record.get("git_commit") or "unknown",
-        "bytes": sum(size for size, _ in record["files"].values()),
-    }
-
-
-def _versions(facts: Facts) -> dict[str, Any]:
-    """Packages and host, from the newest record; records that differ from it are named."""
-    records = [stage.record for stage in facts.stages.values() if stage.record]
-    if not records:
-        return {}
-    newest = max(records, key=lambda record: record["started"])
-    differing = sorted(
-        record["stage"]
-        for record in records
-        if record["packages"] != newest["packages"] or record["host"] != newest["host"]
-    )
-    return {
-        "python": newest["python"],
-        "packages": newest["packages"],
-        "host": newest["host"],
-        "commits": list(dict.fromkeys(r.get("git_commit") or "unknown" for r in records)),
-        "seed": next((r["seed"] for r in records if r["stage"] == "pretrain"), newest["seed"]),
-        "differing": differing,
-    }

@@ -21,7 +21,9 @@ def turns(segments: list[list[Any]]) -> list[dict[str, Any]]:
             elif part and found:
                 found[-1]["runs"].append({"text": marked(part), "trained": trained})
             elif part and part != "".join(START):
-                found.append({"role": "text", "chosen": False, "runs": [{"text": marked(part), "trained": trained}]})
+                found.append(
+                    {"role": "text", "chosen": False, "runs": [{"text": marked(part), "trained": trained}]}
+                )
     return found
 
 

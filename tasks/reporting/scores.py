@@ -9,7 +9,8 @@ MODES = ("interleaved", "preserved", "off")
 
 @dataclass(frozen=True)
 class Line:
-    """One score that the table shows: where it stands, how it is called, how it is written, which way is better."""
+    """One score that the table shows: where it stands, how it is called, how it is written, which way is
+    better."""
 
     suite: str
     name: str
@@ -73,12 +74,15 @@ class Scores:
         return rows
 
     def forest(self, lines: list[tuple[str, str, str, str]], low: float | None = None) -> dict[str, Any]:
-        """(label, checkpoint, suite, name) as dots with whiskers on one scale from ``low``, 0 unless given."""
+        """(label, checkpoint, suite, name) as dots with whiskers on one scale from ``low``, 0 unless
+        given."""
         found = [(label, self.get(*key)) for label, *key in lines]
         rows = [(label, row) for label, row in found if row]
         if not rows:
             return {"rows": []}
-        bounds = [value for _, row in rows for value in (row["low"], row["high"], row["value"]) if value is not None]
+        bounds = [
+            value for _, row in rows for value in (row["low"], row["high"], row["value"]) if value is not None
+        ]
         start = min(bounds) if low is None else low
         stop = max(bounds)
         span = (stop - start) or 1.0
