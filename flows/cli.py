@@ -25,7 +25,27 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     commands.add_parser("stop", help="end the Prefect server and worker of this clone")
+    _add_reading(commands)
     return parser
+
+
+def _add_reading(commands: "argparse._SubParsersAction") -> None:
+    """Commands that only read."""
+    for name, text in (
+        ("status", "where each stage stands, and why"),
+        ("explain", "the resolved recipe and what it costs, before anything is allocated"),
+        ("report", "where the report card is"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--recipe", default="tiny", help="a name in recipes/ (default: tiny)")
+        if name == "explain":
+            command.add_argument("--device", choices=["cpu", "h100", "h200"], help="default: by preset")
+            command.add_argument("--devices", type=int, default=1, help="how many, with --device")
+        if name == "report":
+            command.add_argument("--open", action="store_true", help="open it in a browser")
+    commands.add_parser("doctor", help="what this machine lacks and how to get it")
+    mlflow = commands.add_parser("mlflow", help="the MLflow pages of this clone, until Ctrl-C")
+    mlflow.add_argument("--port", type=int, default=5000)
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +88,60 @@ def _stop(_: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"run": _run_plain, "pipeline": _run_prefect, "stop": _stop}
+def _status(arguments: argparse.Namespace) -> int:
+    from flows.status_table import print_status
+
+    return print_status(arguments.recipe)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from pipeline.recipe import load_recipe
+    from pipeline.recipe.explain import default_device, describe
+
+    recipe = load_recipe(arguments.recipe)
+    device = (arguments.device, arguments.devices) if arguments.device else default_device(recipe)
+    print(describe(recipe, *device))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from pipeline import artifacts
+    from pipeline.errors import UserError
+    from pipeline.recipe import load_recipe
+
+    folder = artifacts.artifact_dir(load_recipe(arguments.recipe).name, "report")
+    pages = sorted(folder.glob("*.html"))
+    if not pages:
+        raise UserError(f"there is no report in {folder} yet: run `glm5 run --recipe {arguments.recipe}`")
+    print(pages[0].absolute())
+    if arguments.open:
+        import webbrowser
+
+        webbrowser.open(pages[0].absolute().as_uri())
+    return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from flows.doctor import print_report
+
+    return print_report()
+
+
+def _mlflow(arguments: argparse.Namespace) -> int:
+    import os
+    import sys
+
+    from pipeline.mlflow_sink import settings, tracking_uri
+
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", tracking_uri()]
+    command += ["--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"]
+    os.execve(sys.executable, command, {**os.environ, **settings()})
+
+
+COMMANDS = {
+    "run": _run_plain, "pipeline": _run_prefect, "stop": _stop, "status": _status, "explain": _explain,
+    "report": _report, "doctor": _doctor, "mlflow": _mlflow,
+}  # fmt: skip
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,126 @@
+"""``glm5 doctor``: what this machine has and lacks for the pipeline, and how to get what is missing."""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from pipeline import artifacts
+
+FREE_GIB_WANTED = 5
+INSTALL = "make pipeline installs it (pip install --no-deps -r requirements.lock)"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check. ``needed``: the pipeline cannot run without it. ``advice`` is for when it fails."""
+
+    name: str
+    good: bool
+    value: str
+    needed: bool = True
+    advice: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """All checks, one after the other."""
+    version = platform.python_version()
+    right = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    yield Finding(
+        "Python", right, version, advice="install Python 3.11 or 3.12 and give PYTHON=/its/path to make"
+    )
+    yield _packages()
+    yield _importable("torch", "runs every training stage")
+    yield _gpu()
+    yield _importable("prefect", "make pipeline; `glm5 run` does without it", needed=False)
+    yield _importable("dvc", "versions of data and models; `glm5 run` does without it", needed=False)
+    yield _importable("mlflow", "curves in a browser; metrics.jsonl is always written", needed=False)
+    git = shutil.which("git")
+    yield Finding("git", git is not None, git or "not found", False, "install git; DVC and records need it")
+    repository = Path(".dvc/config").exists() and Path(".git").exists()
+    state = "this folder is one" if repository else "this folder is none"
+    yield Finding("DVC repository", repository, state, False, "clone with git, or run without DVC: glm5 run")
+    yield _space()
+    yield _memory()
+    yield _server()
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    yield Finding("Chromium", chromium is not None, chromium or "not found", False,
+                  "apt-get install chromium; only the browser tests need it")  # fmt: skip
+
+
+def print_report() -> int:
+    """Print all findings. Returns 1 when something is missing that the pipeline cannot run without."""
+    bad = False
+    for finding in examine():
+        mark = "ok" if finding.good else "MISSING" if finding.needed else "without"
+        bad = bad or (finding.needed and not finding.good)
+        advice = "" if finding.good else f" -> {finding.advice}"
+        print(f"{mark:8}{finding.name:16}{finding.value}{advice}", flush=True)
+    return int(bad)
+
+
+def _packages() -> Finding:
+    lock = Path("requirements.lock")
+    if not lock.exists():
+        return Finding(
+            "packages", False, "requirements.lock is not here", advice="run this from the repository's root"
+        )
+    wrong = []
+    for line in lock.read_text().splitlines():
+        match = re.match(r"([\w.-]+)==([^\s;#]+)", line)
+        if match:
+            installed = _version(match.group(1))
+            if installed is None or installed.partition("+")[0] != match.group(2):
+                wrong.append(f"{match.group(1)} {installed or 'missing'} (want {match.group(2)})")
+    if not wrong:
+        return Finding("packages", True, "as in requirements.lock")
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return Finding("packages", False, f"{', '.join(wrong[:3])}{more}", needed=False, advice=INSTALL)
+
+
+def _importable(package: str, use: str, needed: bool = True) -> Finding:
+    version = _version(package) if importlib.util.find_spec(package) else None
+    return Finding(package, version is not None, version or "not installed", needed, f"{INSTALL}; {use}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu() -> Finding:
+    """Asks the driver's files, not torch, whose import takes seconds."""
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
+    return Finding("GPU", bool(cards), f"{len(cards)} NVIDIA" if cards else "none", False,
+                   "recipes smoke and tiny need none")  # fmt: skip
+
+
+def _space() -> Finding:
+    free = shutil.disk_usage(artifacts.root()).free / 2**30
+    return Finding(
+        "disk", free > FREE_GIB_WANTED, f"{free:.0f} GiB free", advice=f"free {FREE_GIB_WANTED} GiB"
+    )
+
+
+def _memory() -> Finding:
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Finding(
+        "memory", size > 6, f"{size:.0f} GiB, {os.cpu_count()} cores", False, "recipe tiny wants 8 GiB"
+    )
+
+
+def _server() -> Finding:
+    if importlib.util.find_spec("psutil") is None:
+        return Finding("Prefect server", False, "not installed", False, INSTALL)
+    from flows import server
+
+    api = server.address()
+    return Finding("Prefect server", api is not None, api or "not running", False, "make pipeline starts it")
