@@ -22,6 +22,17 @@ from tasks.reporting.timeline import ROW, gutter, reduced_edges, timeline
 FOLDER = Path(__file__).parent
 CHECKPOINTS = ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft")
 SHOWN_CHATS = 9
+# The most telling number of a stage: the first of these that it has.
+KEYS = (
+    ("data/tokens", "{:,.0f} tokens"),
+    ("data/documents", "{:,.0f} documents"),
+    ("curate/kept_share", "{:.0%} of the text kept"),
+    ("eval/tasks", "{:,.0f} held-out tasks"),
+    ("tokenizer/vocabulary", "{:,.0f} tokens known"),
+    ("chats", "{:,.0f} chats"),
+    ("val/bpb", "{:.3f} bits per byte"),
+    ("val/loss", "loss {:.3f}"),
+)
 
 
 def view(facts: Facts, title: str) -> dict[str, Any]:
@@ -145,16 +156,12 @@ def _keys(facts: Facts, scores: Scores) -> dict[str, str]:
     keys = {}
     for name, stage in facts.stages.items():
         m = stage.metrics
-        if "data/documents" in m:
-            keys[name] = f"{formats.count(m['data/documents'])} documents"
-        elif "data/tokens" in m:
-            keys[name] = f"{formats.count(m['data/tokens'])} tokens"
-        elif name == "dsa_warmup" and "dsa/indexer_kl" in m:
+        if name == "dsa_warmup" and "dsa/indexer_kl" in m:
             keys[name] = f"indexer KL {m['dsa/indexer_kl']:.3f}"
-        elif "val/bpb" in m:
-            keys[name] = f"{m['val/bpb']:.3f} bits per byte"
-        elif "val/loss" in m:
-            keys[name] = f"loss {m['val/loss']:.3f}"
+            continue
+        found = next((shape.format(m[key]) for key, shape in KEYS if key in m), None)
+        if found:
+            keys[name] = found
     if scores.rows:
         keys["evaluate"] = f"{len(scores.rows)} scores"
     return keys
