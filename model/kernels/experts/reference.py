@@ -41,7 +41,7 @@ def routed_experts(
             gate, up = F.linear(rows, gate_up).chunk(2, dim=-1)
             outputs.append(F.linear(F.silu(gate) * up, down))
     chosen_MKD = _Reorder.apply(torch.cat(outputs), place_A, order_A, 1).view(M, K, -1)
-    return (weight_MK.to(x_MD.dtype).unsqueeze(1) @ chosen_MKD).squeeze(1)
+    return (weight_MK.to(x_MD.dtype).unsqueeze(-1) * chosen_MKD).sum(1)
 
 
 class _Reorder(torch.autograd.Function):

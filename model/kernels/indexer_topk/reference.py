@@ -63,9 +63,18 @@ def indexer_topk(
         score = indexer_scores(q_BTIJ[:, rows], k_BSJ, weight_BTI[:, rows])
         visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], S)
         score = score.masked_fill(~visible, float("-inf"))
-        # A stable sort keeps equal scores in key order. Zeros are common (every head's ReLU off), so ties are
-        # real.
-        order = score.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
+        order = _rank(score).topk(min(top_k, S), dim=-1).indices
         chosen = order.masked_fill(~visible.gather(-1, order), -1)
         index_BTK[:, rows, : order.shape[-1]] = chosen.to(torch.int32)
     return index_BTK
+
+
+def _rank(score: torch.Tensor) -> torch.Tensor:
+    """int64 that orders keys by float32 score and, among equal scores, the lower key index first.
+
+    Zeros are common (every head's ReLU off), so ties are real, and ``topk`` alone leaves their order open.
+    """
+    bits = (score.float() + 0.0).view(torch.int32)  # adding 0 makes -0 a 0
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # integers in the floats' order
+    keys = score.shape[-1]
+    return (ordered << 32) | torch.arange(keys - 1, -1, -1, device=score.device)
