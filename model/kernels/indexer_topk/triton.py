@@ -1,6 +1,6 @@
 """Lightning indexer with exact top-k on CUDA: the contract is ``reference.indexer_topk``.
 
-Two kernels over chunks of queries. ``_score_kernel`` multiplies a tile of keys with the heads of a few queries,
+Kernels over chunks of queries. ``_score_kernel`` multiplies a tile of keys with the heads of a few queries,
 applies ReLU and head weights in registers, and stores one float32 per (query, key) into a bounded workspace.
 While it walks over the keys with stride ``GROUPS`` it also keeps each stride class's maximum. The k-th largest
 of those maxima is a lower bound of the k-th largest score, so ``_select_kernel`` reads each row once, keeps the
@@ -74,7 +74,10 @@ def indexer_topk(
     score = torch.empty(row_count, S, dtype=torch.float32, device=q.device)
     group_max = torch.empty(row_count, groups, dtype=torch.float32, device=q.device)
     candidate = torch.empty(row_count, 2, groups, dtype=torch.int32, device=q.device)
-    picked = torch.empty(row_count, K2, dtype=torch.int64, device=q.device)
+    picked = torch.empty(row_count, K2 if order == "score" else 0, dtype=torch.int64, device=q.device)
+    bound = torch.empty(row_count, dtype=torch.float32, device=q.device)
+    length = torch.empty(row_count, dtype=torch.int32, device=q.device)
+    warps, block = max(1, min(8, groups // 512)), min(1024, max(groups, 128))
     for b in range(0, B, batches):
         Bc = min(batches, B - b)
         for t in range(0, T, queries):
@@ -87,14 +90,20 @@ def indexer_topk(
                 I=I, J=J, GROUPS=groups, BS=BS, BQ=BQ, RESIDUES=residues, SCALED=k_scale_BS is not None,
                 UPCAST=_INTERPRET, num_warps=max(1, min(8, BS // 16)), num_stages=4,
             )  # fmt: skip
-            _select_kernel[(Tc, Bc)](
-                score, group_max, candidate, picked, index_BTK, start, stop, b, t, Tc, T, S, top_k,
-                GROUPS=groups, K2=K2, BLOCK=min(2048, max(groups, 128)), SORTED=order == "index",
-                num_warps=8 if K2 >= 512 else 1,
+            rows_grid, chunk = (Tc, Bc), (b, t, Tc, T)
+            _bound_kernel[rows_grid](
+                group_max, bound, start, stop, *chunk, top_k, GROUPS=groups, num_warps=warps
+            )
+            lists = (score, bound, candidate, length, start, stop, *chunk, S)
+            _compact_kernel[rows_grid](*lists, GROUPS=groups, BLOCK=block, num_warps=4)
+            _compact_ties_kernel[rows_grid](*lists, top_k, GROUPS=groups, BLOCK=block, num_warps=4)
+            _pick_kernel[rows_grid](
+                candidate, length, picked, index_BTK, *chunk, top_k,
+                GROUPS=groups, K2=K2, SORTED=order == "index", num_warps=warps,
             )  # fmt: skip
             if order == "score":
-                _sort_kernel[(Tc, Bc)](
-                    picked, index_BTK, b, t, Tc, T, top_k, K2=K2, num_warps=16 if K2 >= 512 else 1
+                _sort_kernel[rows_grid](
+                    picked, index_BTK, *chunk, top_k, K2=K2, num_warps=16 if K2 >= 512 else 1
                 )
     return index_BTK
 
@@ -139,14 +148,20 @@ def _score_kernel(
     full = tl.cdiv(hi - (j0 + fewer) * GROUPS, BS) - residue0
     full = tl.where(more > 0, tl.minimum(tl.maximum(full, 0), here), 0)
     best = tl.full([BS, BQ], float("-inf"), tl.float32)
+    place = group_max + row[None, :].to(tl.int64) * GROUPS + tl.arange(0, BS)[:, None]
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
+    offset = residue0 * BS
     for step in range(full * more + (here - full) * fewer):
-        rest = step - full * more
-        tiles = tl.where(rest < 0, more, fewer)
-        i = tl.where(rest < 0, step, rest)
-        offset = (residue0 + i // tiles + tl.where(rest < 0, 0, full)) * BS
-        j = i % tiles
+        if RESIDUES > 1:
+            rest = step - full * more
+            tiles = tl.where(rest < 0, more, fewer)
+            i = tl.where(rest < 0, step, rest)
+            offset = (residue0 + i // tiles + tl.where(rest < 0, 0, full)) * BS
+            j = i % tiles
+            best = tl.where(j == 0, float("-inf"), best)
+        else:
+            j = step
         s = (j0 + j) * GROUPS + offset + tl.arange(0, BS)
         k_row = (b * S + s).to(tl.int64)
         k_tile = tl.load(k + k_row[:, None] * J + dims[None, :], mask=s[:, None] < S, other=0.0)
@@ -160,12 +175,13 @@ def _score_kernel(
             total *= tl.load(k_scale + b * S + s, mask=s < S, other=0.0)[:, None]
         total = tl.where(total == 0.0, 0.0, total)  # -0.0 ties with 0.0
         seen = (s[:, None] >= first[None, :]) & (s[:, None] < last[None, :])
-        best = tl.where(j == 0, float("-inf"), best)
         best = tl.maximum(best, tl.where(seen, total, float("-inf")))
         tl.store(score + row[None, :].to(tl.int64) * S + s[:, None], total, mask=seen)
-        place = row[None, :].to(tl.int64) * GROUPS + offset + tl.arange(0, BS)[:, None]
-        rows_done = tl.where(j == tiles - 1, Tc, 0)
-        tl.store(group_max + place, best, mask=(local_t < rows_done)[None, :])
+        if RESIDUES > 1:
+            rows_done = tl.where(j == tiles - 1, Tc, 0)
+            tl.store(place + offset, best, mask=(local_t < rows_done)[None, :])
+    if RESIDUES == 1:
+        tl.store(place + offset, best, mask=row_ok[None, :])
 
 
 @triton.jit
@@ -205,33 +221,85 @@ def _kth_largest_of_row(row_ptr, lo, hi, K, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _compact(row_ptr, list_ptr, lo, hi, bound, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Lists (score, index), in index order, of all scores from the bound on. Returns the length, which may exceed
-    the GROUPS places that exist.
+def _score_of(key):
+    """The float32 that ``_ordered`` maps to the key."""
+    bits = tl.where((key >> 31) != 0, key ^ 0x80000000, ~key)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _bound_kernel(group_max, bound, start, stop, b0, t0, Tc, T, K, GROUPS: tl.constexpr):
+    """A lower bound of each row's K-th largest score. It needs only the leading bits of the K-th largest maximum."""
+    row = tl.program_id(1) * Tc + tl.program_id(0)
+    out_row = (b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)
+    maxima = tl.load(group_max + row.to(tl.int64) * GROUPS + tl.arange(0, GROUPS))
+    seen = tl.load(stop + out_row) - tl.load(start + out_row)
+    value = _score_of(_kth_largest(_ordered(maxima), K, 18))
+    tl.store(bound + row, tl.where(seen <= K, float("-inf"), value))
+
+
+@triton.jit
+def _compact_kernel(
+    score, bound, candidate, length, start, stop, b0, t0, Tc, T, S, GROUPS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Lists (score, index) of each row, in index order, from the bound on. The length may come out larger than the
+    GROUPS places that exist: then ``_compact_ties_kernel`` lists again.
     """
+    row = (tl.program_id(1) * Tc + tl.program_id(0)).to(tl.int64)
+    out_row = (b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)
+    lo = tl.load(start + out_row)
+    hi = tl.load(stop + out_row)
+    row_ptr = score + row * S
+    list_ptr = candidate + row * 2 * GROUPS
+    least = tl.load(bound + row)
+    lane = tl.arange(0, BLOCK)
     count = tl.zeros([], tl.int32)
+    following = tl.load(row_ptr + lo + lane, mask=lo + lane < hi, other=float("-inf"))
     for s0 in range(lo, hi, BLOCK):
-        s = s0 + tl.arange(0, BLOCK)
-        x = tl.load(row_ptr + s, mask=s < hi, other=float("-inf"))
-        keep = (x >= bound) & (x > float("-inf"))
+        s = s0 + lane
+        x = following
+        following = tl.load(row_ptr + s + BLOCK, mask=s + BLOCK < hi, other=float("-inf"))
+        keep = (x >= least) & (x > float("-inf"))
         place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
         count += tl.sum(keep.to(tl.int32))
         keep = keep & (place < GROUPS)
         tl.store(list_ptr + place, x.to(tl.int32, bitcast=True), mask=keep)
         tl.store(list_ptr + GROUPS + place, s, mask=keep)
-    return count
+    tl.store(length + row, count)
 
 
 @triton.jit
-def _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """As ``_compact``, but of the scores that equal the bound only the first K: they may be a plateau."""
+def _compact_ties_kernel(
+    score, bound, candidate, length, start, stop, b0, t0, Tc, T, S, K, GROUPS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """For rows with too long a list: of the scores that equal the bound (a plateau) only the first K count. If that
+    does not help, the bound is replaced by the K-th largest score itself.
+    """
+    row = (tl.program_id(1) * Tc + tl.program_id(0)).to(tl.int64)
+    out_row = (b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)
+    lo = tl.load(start + out_row)
+    hi = tl.load(stop + out_row)
+    row_ptr = score + row * S
+    least = tl.load(bound + row)
+    count = tl.load(length + row)
+    for attempt in range(2):
+        if count > GROUPS:
+            if attempt == 1:
+                least = _score_of(_kth_largest_of_row(row_ptr, lo, hi, K, BLOCK))
+            tl.debug_barrier()
+            count = _compact_ties(row_ptr, candidate + row * 2 * GROUPS, lo, hi, least, K, GROUPS, BLOCK)
+    tl.store(length + row, count)
+
+
+@triton.jit
+def _compact_ties(row_ptr, list_ptr, lo, hi, least, K, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
     above = tl.zeros([], tl.int32)
     equal = tl.zeros([], tl.int32)
     for s0 in range(lo, hi, BLOCK):
         s = s0 + tl.arange(0, BLOCK)
         x = tl.load(row_ptr + s, mask=s < hi, other=float("-inf"))
-        gt = (x > bound) & (s < hi)
-        eq = (x == bound) & (s < hi)
+        gt = (x > least) & (s < hi)
+        eq = (x == least) & (s < hi)
         both = gt.to(tl.int32) + (eq.to(tl.int32) << 16)
         upto = tl.cumsum(both, 0)
         rank = equal + (upto >> 16)
@@ -246,39 +314,16 @@ def _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS: tl.constexpr, BLO
 
 
 @triton.jit
-def _score_of(key):
-    """The float32 that ``_ordered`` maps to the key."""
-    bits = tl.where((key >> 31) != 0, key ^ 0x80000000, ~key)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _select_kernel(
-    score, group_max, candidate, picked, index, start, stop, b0, t0, Tc, T, S, K,
-    GROUPS: tl.constexpr, K2: tl.constexpr, BLOCK: tl.constexpr, SORTED: tl.constexpr,
+def _pick_kernel(
+    candidate, length, picked, index, b0, t0, Tc, T, K, GROUPS: tl.constexpr, K2: tl.constexpr, SORTED: tl.constexpr
 ):  # fmt: skip
-    """Exact top-K of one row, in index order: to ``index``, or with their scores to ``picked``."""
-    local_t = tl.program_id(0)
-    row = (tl.program_id(1) * Tc + local_t).to(tl.int64)
-    out_row = ((b0 + tl.program_id(1)) * T + t0 + local_t).to(tl.int64)
-    lo = tl.load(start + out_row)
-    hi = tl.load(stop + out_row)
+    """Exact top-K of each row's list, in index order: to ``index``, or with the scores to ``picked``."""
+    row = (tl.program_id(1) * Tc + tl.program_id(0)).to(tl.int64)
+    out_row = ((b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)).to(tl.int64)
+    count = tl.load(length + row)
     slot = tl.arange(0, GROUPS)
-    # A bound needs no more than its leading bits. Below K visible keys it is under every score.
-    bound = _kth_largest(_ordered(tl.load(group_max + row * GROUPS + slot)), K, 18)
-    bound = tl.where(hi - lo <= K, float("-inf"), _score_of(bound))
-    row_ptr = score + row * S
+    listed = slot < count
     list_ptr = candidate + row * 2 * GROUPS
-    length = _compact(row_ptr, list_ptr, lo, hi, bound, GROUPS, BLOCK)
-    if length > GROUPS:
-        tl.debug_barrier()
-        length = _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS, BLOCK)
-        if length > GROUPS:
-            bound = _score_of(_kth_largest_of_row(row_ptr, lo, hi, K, BLOCK))
-            tl.debug_barrier()
-            length = _compact_ties(row_ptr, list_ptr, lo, hi, bound, K, GROUPS, BLOCK)
-    tl.debug_barrier()  # the list was written by other threads
-    listed = slot < length
     key = _ordered(tl.load(list_ptr + slot, mask=listed, other=-1).to(tl.float32, bitcast=True))
     s = tl.load(list_ptr + GROUPS + slot, mask=listed, other=0)
     least = _kth_largest(key, K, 32)
@@ -292,11 +337,11 @@ def _select_kernel(
     rest = tl.arange(0, K2)
     if SORTED:
         tl.store(index + out_row * K + place, s, mask=keep)
-        tl.store(index + out_row * K + rest, -1, mask=(rest >= length) & (rest < K))
+        tl.store(index + out_row * K + rest, -1, mask=(rest >= count) & (rest < K))
     else:
         # Ascending order of this number is descending order of score, then ascending order of index.
         tl.store(picked + row * K2 + place, ((~key).to(tl.int64) << 31) | s, mask=keep)
-        tl.store(picked + row * K2 + rest, 0x7FFFFFFFFFFFFFFF, mask=rest >= tl.minimum(length, K))
+        tl.store(picked + row * K2 + rest, 0x7FFFFFFFFFFFFFFF, mask=rest >= tl.minimum(count, K))
 
 
 @triton.jit

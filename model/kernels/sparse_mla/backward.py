@@ -49,7 +49,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
             )  # fmt: skip
         _key_kernel[(triton.cdiv(K, 128), count)](
             q, grad_out, weights, flat, each, row, N, K, C=latent, R=X - latent, UPCAST=_INTERPRET,
-            BLOCK_N=triton.next_power_of_2(2 * N), BLOCK_K=128, COLUMNS=64, ATOMIC=not deterministic,
+            BLOCK_N=max(16, triton.next_power_of_2(2 * N)), BLOCK_K=128, COLUMNS=64, ATOMIC=not deterministic,
             num_warps=4, num_stages=3,
         )  # fmt: skip
         if deterministic:
