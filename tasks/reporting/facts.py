@@ -68,7 +68,8 @@ def collect_facts(
         if record is None:
             facts.missing.append(f"{name} has no readable {RECORD}: run stage {name}")
         curves = _read_curves(folder / CURVES) or _curves_of_run(runs.get(name))
-        if record is not None and "train" in graph[name].name and not name.endswith("_data") and not curves:
+        trains = graph[name].module.startswith("tasks.") and name != "evaluate"
+        if record is not None and trains and not curves:
             facts.missing.append(f"{name}/{CURVES} cannot be read: its curves are left out")
         metrics = (record or {}).get("metrics", {})
         stage = graph[name]

@@ -35,7 +35,7 @@ WARMUP_PLOTS = (
 
 
 def curves(facts: Facts, name: str) -> dict[str, Any]:
-    """The charts of a training stage: a running mean over the raw line, what is held out in a second colour."""
+    """The charts of a training stage: a running mean over the raw line, held-out values beside it."""
     stage = facts.stages[name]
     drawn = [
         {"label": plot.label, "svg": _draw(plot, stage.curves)}

@@ -1,0 +1,264 @@
+"""The report from artifacts that are written here by hand: what it must show, and what it must survive."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pipeline import artifacts
+from pipeline.graph import load_graph
+from tasks.report import write_report
+from tasks.reporting import formats
+from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
+from tasks.reporting.samples import turns
+from tasks.reporting.scores import Scores
+from tasks.reporting.timeline import reduced_edges
+
+VOID = {"meta", "br", "link", "img", "line", "circle", "path", "input"}
+
+
+def row(checkpoint, suite, name, value, low, high, n=40) -> dict:
+    return {
+        "checkpoint": checkpoint, "suite": suite, "name": name, "value": value, "low": low, "high": high,
+        "n": n, "protocol": "0123456789abcdef" * 4,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("unigram", "bits_per_byte", "all", 2.921, 2.8, 3.0),
+    row("3-gram", "bits_per_byte", "all", 1.703, 1.65, 1.76),
+    row("pretrain", "bits_per_byte", "all", 1.571, 1.52, 1.62),
+    row("sft", "bits_per_byte", "all", 1.8, None, None, 1),
+    row("sft", "sparse_attention", "bpb/dense", 1.61, 1.5, 1.7),
+    row("sft", "sparse_attention", "bpb/sparse", 1.62, 1.5, 1.7),
+    row("sft", "sparse_attention", "gap/sparse", 0.0042, 0.001, 0.007),
+    row("sft", "long_context", "dense/256", 0.5, 0.4, 0.6),
+    row("sft", "long_context", "dense/all", 0.5, 0.4, 0.6),
+    row("sft", "environments", "exact/off", 0.93, 0.87, 0.96),
+    row("sft", "environments", "exact/off/table/max", 0.25, 0.1, 0.5),
+    row("sft", "environments", "exact/all/table/max", 0.25, 0.1, 0.5),
+]
+CHANGES = [
+    {"before": "3-gram", "after": "pretrain", "suite": "bits_per_byte", "name": "all", "change": -0.132,
+     "low": -0.2, "high": -0.1, "n": 40},
+    {"before": "pretrain", "after": "sft", "suite": "bits_per_byte", "name": "all", "change": 0.229,
+     "low": 0.1, "high": 0.3, "n": 40},
+]  # fmt: skip
+SEGMENTS = [
+    ["[gMASK]<sop><|user|>max 3 <b>9</b><|assistant|><think>", False],
+    ["9</think>9", True],
+    ["<|user|>", True],
+]  # fmt: skip
+
+
+def fill(stage: str, folder: Path) -> dict:
+    """The payload of a stage; returns its metrics."""
+    if stage == "collect":
+        source = {
+            "name": "stdlib", "kind": "python_packages", "documents": 806, "characters": 11_800_000,
+            "packages": 33, "characters_by_licence": {"PSF-2.0": 11_800_000},
+            "characters_by_kind": {"code": 11_000_000},
+        }  # fmt: skip
+        (folder / "sources.json").write_text(json.dumps({"sources": [source]}))
+        return {"data/documents": 806}
+    if stage == "curate":
+        rows = [
+            {"reason": "kept", "source": "stdlib", "documents": 700, "characters": 9_000},
+            {"reason": "kept", "source": "other", "documents": 50, "characters": 500},
+            {"reason": "exact duplicate", "source": "stdlib", "documents": 56, "characters": 500},
+        ]
+        sample = {
+            "reason": "exact duplicate", "source": "stdlib", "path": "a/b.py", "detail": "",
+            "excerpt": "<script>alert(1)</script>",
+        }  # fmt: skip
+        (folder / "funnel.json").write_text(json.dumps({"rows": rows, "samples": [sample]}))
+    if stage in ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft"):
+        lines = ["step,train/loss,optim/lr,val/loss", "0,,,7.5"]
+        lines += [f"{step},{7.5 / step},{0.01 * step},{'4.5' if step == 9 else ''}" for step in range(1, 10)]
+        (folder / "curves.csv").write_text("\n".join(lines) + "\n")
+        return {"val/loss": 4.5}
+    if stage == "evaluate":
+        (folder / "scores.json").write_text(json.dumps({"rows": ROWS, "changes": CHANGES, "settings": {}}))
+        chat = {
+            "checkpoint": "sft", "suite": "environments", "kind": "chat", "family": "table/max",
+            "mode": "off", "score": 1.0, "reason": "right", "fault": None, "segments": SEGMENTS,
+        }  # fmt: skip
+        (folder / "samples.jsonl").write_text(json.dumps(chat) + "\n")
+    return {}
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch) -> dict[str, Path]:
+    monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    found = {}
+    for number, stage in enumerate(load_graph()["report"].inputs):
+        draft = tmp_path / f"draft-{stage}"
+        draft.mkdir()
+        (draft / "payload").write_text(stage)
+        metrics = fill(stage, draft)
+        found[stage] = tmp_path / "artifacts" / "tiny" / stage
+        found[stage].parent.mkdir(parents=True, exist_ok=True)
+        sections = {"model": {"preset": "tiny"}} if stage == "pretrain" else {}
+        record = {
+            "stage": stage, "identity": f"{number:064d}", "sections": sections, "metrics": metrics, "seed": 7,
+            "facts": {"tokens": 1_000_000, "steps": 9} if stage == "pretrain" else {},
+            "started": 1000.0 + 100 * number, "seconds": 10.0 + number, "peak_memory_bytes": 3 * 10**8,
+            "git_commit": "abcdef0123456789", "python": "3.11.9", "packages": {"torch": "2.13.0"},
+            "host": {"system": "Linux", "machine": "x86_64", "cores": 2},
+        }  # fmt: skip
+        artifacts.publish(draft, found[stage], record)
+    return found
+
+
+def write(folders: dict[str, Path], tmp_path: Path) -> tuple[str, str, list[str]]:
+    facts = write_report("tiny", folders, tmp_path, "A title & more")
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    return page, text, facts.missing
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that closes what is not open."""
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag, f"</{tag}> closes another tag at {self.getpos()}"
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def words(page: str) -> str:
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    return re.sub(r"\s+", " ", " ".join(parser.text))
+
+
+def test_the_page_shows_what_was_measured(folders, tmp_path):
+    page, _, missing = write(folders, tmp_path)
+    shown = words(page)
+    assert missing == []
+    for value in (
+        "1.571",
+        "3-gram 1.703",
+        "1.924 M",
+        "+0.42 %",
+        "93 %",
+        "25 %",
+        "806",
+        "PSF-2.0 100 %",
+        "-0.132",
+    ):
+        assert value in shown, value
+    assert "A title & more" in shown
+    assert "nothing here compares with GLM-5" in shown
+    assert "95 % of the characters kept" in shown  # (9000 + 500) / 10000
+    assert page.count("<svg") >= 1 + 5 * 2  # the graph, and at least loss and rate of each training stage
+    assert "0123456789abcdef" in shown and "abcdef012345" in shown
+
+
+def test_the_page_needs_nothing_from_outside_and_runs_no_code(folders, tmp_path):
+    page, _, _ = write(folders, tmp_path)
+    assert not re.search(r"""(src|href)=["'](?!#)""", page)
+    assert "url(" not in page and "@import" not in page
+    assert "<script" not in page  # the excerpt of a document that holds one is escaped
+    assert "&lt;script&gt;" in page
+    assert "&lt;b&gt;9&lt;/b&gt;" in page
+    assert len(page) < 300_000
+
+
+def test_markdown_tables_have_one_width(folders, tmp_path):
+    _, text, _ = write(folders, tmp_path)
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    assert len(blocks) >= 5
+    for block in blocks:
+        widths = {line.count("|") for line in block.splitlines()}
+        assert len(widths) == 1, block
+    assert "1.571 (1.520–1.620)" in text
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda f: (f["evaluate"] / "scores.json").unlink(), "evaluate/scores.json"),
+        (lambda f: (f["curate"] / "funnel.json").write_text("{"), "curate/funnel.json"),
+        (lambda f: (f["pretrain"] / "record.json").unlink(), "pretrain has no readable record.json"),
+        (lambda f: (f["sft"] / "curves.csv").unlink(), "sft/curves.csv"),
+        (lambda f: [(folder / "record.json").unlink() for folder in f.values()], "collect has no readable"),
+    ],
+)
+def test_what_is_missing_is_named_on_the_page(folders, tmp_path, damage, named):
+    damage(folders)
+    page, text, missing = write(folders, tmp_path)
+    assert any(named in item for item in missing)
+    assert named in words(page) and named in text
+
+
+def test_curves_come_from_the_run_folder_where_the_artifact_has_none(folders, tmp_path):
+    (folders["pretrain"] / "curves.csv").unlink()
+    run = artifacts.run_dir("tiny", "pretrain")
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": n, "train/loss": 9 - n}) + "\n" for n in range(5))
+    )
+    _, _, missing = write(folders, tmp_path)
+    assert missing == []
+
+
+def test_changes_are_judged_by_their_interval_and_direction():
+    scores = Scores.read({"rows": ROWS, "changes": CHANGES})
+    assert [(m["after"], m["verdict"]) for m in scores.moved()] == [("pretrain", "better"), ("sft", "worse")]
+    even = Scores.read({"rows": ROWS, "changes": [{**CHANGES[0], "high": 0.01}]})
+    assert even.moved()[0]["verdict"] == "even"
+
+
+def test_forests_share_one_scale():
+    lines = [(name, name, "bits_per_byte", "all") for name in ("unigram", "3-gram", "pretrain")]
+    rows = Scores.read({"rows": ROWS}).forest(lines)["rows"]
+    places = {r["label"]: r["at"] for r in rows}
+    share = (places["3-gram"] - places["pretrain"]) / (places["unigram"] - places["pretrain"])
+    assert share == pytest.approx((1.703 - 1.571) / (2.921 - 1.571))
+    assert all(0 <= r["from"] <= r["at"] <= r["to"] <= 100 for r in rows)
+
+
+def test_dialogues_are_cut_into_turns_with_the_chosen_role():
+    user, assistant, stop = turns(SEGMENTS)
+    assert (user["role"], assistant["role"], stop["role"]) == ("user", "assistant", "user")
+    assert not assistant["chosen"] and stop["chosen"]
+    assert [run["trained"] for run in assistant["runs"]] == [False, True]
+    assert assistant["runs"][1]["text"] == '9<span class="tok">&lt;/think&gt;</span>9'
+
+
+def test_reduced_edges_keep_the_order_and_nothing_else():
+    inputs = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("a", "c"), "e": ("b", "d")}
+    assert sorted(reduced_edges(inputs)) == [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")]
+
+
+def test_charts():
+    assert ticks(0, 10) == [0, 5, 10] or ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
+    assert ticks(1.5, 1.9) == pytest.approx([1.5, 1.6, 1.7, 1.8, 1.9])
+    assert thin([(n, 2.0 * n) for n in range(1600)])[0] == (4.5, 9.0)
+    assert smooth([(n, 3.0) for n in range(50)])[-1] == (49, pytest.approx(3.0))
+    assert line_chart([Series("one point", [(1, 1.0)])]) == ""
+    svg = line_chart([Series("loss", [(0, 8.0), (10, 2.0), (20, 4.0)])])
+    heights = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", svg)]
+    assert heights[0] < heights[2] < heights[1]  # a higher loss stands higher
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (9.97, "10 s"), (59.7, "1 min"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_durations(seconds, text):
+    assert formats.duration(seconds) == text
