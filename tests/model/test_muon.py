@@ -10,6 +10,7 @@ from model.kernels.newton_schulz.reference import newton_schulz
 from model.loss import next_targets, training_losses
 from model.optim import build_optimizer
 from model.optim.muon import Muon, as_blocks
+from model.transformer import Transformer
 
 
 def polynomial_of_singular_values(x: torch.Tensor) -> torch.Tensor:
@@ -74,26 +75,25 @@ def test_update_has_the_rms_of_adam_whatever_the_cut():
         assert 0.15 < weight.detach().square().mean().sqrt() < 0.25
 
 
-def train(model, steps, shard=None, optimizer=None):
-    optimizer = optimizer or build_optimizer(model, muon_lr=0.02, adamw_lr=0.01, shard=shard)
+def some_batches(config, count):
     generator = torch.Generator().manual_seed(0)
-    for _ in range(steps):
-        tokens = torch.randint(model.config.vocab_size, (2, 12), generator=generator)
+    return [torch.randint(config.vocab_size, (2, 12), generator=generator) for _ in range(count)]
+
+
+def train(model, optimizer, batches):
+    for tokens in batches:
         losses = training_losses(model, tokens, next_targets(tokens), mtp_fraction=1.0)
         optimizer.zero_grad()
         (losses.lm + losses.mtp).backward()
         optimizer.step()
-    return optimizer
 
 
 def shard_worker(rank, path, state, config, result):
-    from model.transformer import Transformer
-
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
     model = Transformer(config, indexer=True)
     model.load_state_dict(state)
-    train(model, 3, shard=dist.group.WORLD)
+    optimizer = build_optimizer(model, muon_lr=0.02, adamw_lr=0.01, shard=dist.group.WORLD)
+    train(model, optimizer, some_batches(config, 3))
     torch.save(model.state_dict(), f"{result}.{rank}")
     dist.destroy_process_group()
 
@@ -103,8 +103,12 @@ def test_sharded_loop_gives_the_same_step(tmp_path, make_model):
     config = small_config(5)
     model = make_model(config, indexer=True)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    mp.spawn(shard_worker, (tmp_path / "meet", state, config, tmp_path / "out"), nprocs=2)
-    train(model, 3)
+    arguments = (tmp_path / "meet", state, config, tmp_path / "out")
+    other = mp.get_context("spawn").Process(target=shard_worker, args=(1, *arguments))
+    other.start()
+    shard_worker(0, *arguments)
+    other.join()
+    train(model, build_optimizer(model, muon_lr=0.02, adamw_lr=0.01), some_batches(config, 3))
     ranks = [torch.load(tmp_path / f"out.{rank}") for rank in range(2)]
     for name, value in model.state_dict().items():
         assert torch.equal(ranks[0][name], ranks[1][name]), name
@@ -147,34 +151,19 @@ def test_groups_and_blocks(make_model):
 def test_state_is_exact(tmp_path, make_model):
     """Two steps, save, load into fresh objects, two more: the bits of four steps in one go."""
     config = small_config(7)
-    straight = make_model(config)
-    generator_state = {name: value.clone() for name, value in straight.state_dict().items()}
-    train(straight, 4)
+    batches = some_batches(config, 4)
+    rates = {"muon_lr": 0.02, "adamw_lr": 0.01}
+    straight, model, resumed = make_model(config), make_model(config), make_model(config, seed=99)
+    train(straight, build_optimizer(straight, **rates), batches)
 
-    model = make_model(config)
-    model.load_state_dict(generator_state)
-    torch.manual_seed(0)
-    optimizer = build_optimizer(model, muon_lr=0.02, adamw_lr=0.01)
-    batches = []
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        batches.append(torch.randint(config.vocab_size, (2, 12), generator=generator))
-
-    def steps(model, optimizer, batches):
-        for tokens in batches:
-            losses = training_losses(model, tokens, next_targets(tokens), mtp_fraction=1.0)
-            optimizer.zero_grad()
-            (losses.lm + losses.mtp).backward()
-            optimizer.step()
-
-    steps(model, optimizer, batches[:2])
+    optimizer = build_optimizer(model, **rates)
+    train(model, optimizer, batches[:2])
     torch.save((model.state_dict(), optimizer.state_dict()), tmp_path / "state.pt")
     weights, state = torch.load(tmp_path / "state.pt")
-    resumed = make_model(config, seed=99)
     resumed.load_state_dict(weights)
-    fresh = build_optimizer(resumed, muon_lr=0.02, adamw_lr=0.01)
+    fresh = build_optimizer(resumed, **rates)
     fresh.load_state_dict(state)
-    steps(resumed, fresh, batches[2:])
+    train(resumed, fresh, batches[2:])
     for name, value in straight.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
     with pytest.raises(ValueError, match="the state is of"):

@@ -91,3 +91,8 @@ def test_names_shapes_and_count_of_the_released_model():
     assert trunk == reference
     total = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in model.mtp.parameters())
     assert total == sum(p.numel() for p in theirs.parameters()) == 743_911_199_232
+    # Too small a number to show in logits.
+    attention = theirs.model.layers[0].self_attn
+    assert attention.q_a_layernorm.variance_epsilon == attention.kv_a_layernorm.variance_epsilon
+    assert attention.q_a_layernorm.variance_epsilon == model.blocks[0].attention.q_norm.eps
+    assert theirs.model.norm.variance_epsilon == model.norm.eps
