@@ -13,7 +13,7 @@ from flows.child import Exit, run_child
 from flows.parameters import activate
 from pipeline import artifacts
 from pipeline.graph import Stage
-from pipeline.stage import FORCE
+from pipeline.stage import END_WITH_PARENT, FORCE
 
 LOG = "log.txt"
 SECONDS_BETWEEN_TRIES = 1.0
@@ -114,6 +114,9 @@ def _environment(force: bool) -> dict[str, str]:
     environment = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     environment["DVC_NO_ANALYTICS"] = "1"
+    environment[END_WITH_PARENT] = "1"
+    # Threads that spin while they wait slow everything down on a machine that others use too.
+    environment.setdefault("OMP_WAIT_POLICY", "passive")
     environment["SHELL"] = "/bin/sh"  # becomes the command, so that a signal to DVC's child reaches it
     environment.pop(FORCE, None)
     if force:

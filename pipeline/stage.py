@@ -36,6 +36,7 @@ from pipeline.tracking import Metrics
 
 METRICS = "metrics.json"
 FORCE = "GLM5_FORCE"  # set to 1 by an orchestrator that cannot change a stage's command line
+END_WITH_PARENT = "GLM5_END_WITH_PARENT"  # set to 1 by an orchestrator; one started by hand outlives its shell
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "datasketch", "pydantic")
 
 
@@ -88,7 +89,8 @@ def execute(
     """Run one stage of a recipe unless its artifact is up to date, and publish what it made."""
     stage = load_graph()[name]
     recipe = load_recipe(recipe_name)
-    _die_with_parent()
+    if os.environ.get(END_WITH_PARENT) == "1":
+        _end_with_parent()
     final = artifacts.artifact_dir(recipe.name, name)
     scratch = artifacts.run_dir(recipe.name, name)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -233,7 +235,7 @@ def _claim_scratch(scratch: Path, identity: str, force: bool) -> None:
     owner.write_text(identity)
 
 
-def _die_with_parent() -> None:
+def _end_with_parent() -> None:
     """Ask Linux for SIGTERM when the parent dies: a killed DVC or Prefect leaves its children alive."""
     if sys.platform == "linux":
         import ctypes
