@@ -1,7 +1,7 @@
 """Artifact folders: read, verify and atomically publish.
 
-``artifacts/<recipe>/<stage>/`` holds a stage's payload and, written last, ``record.json``: what made it and the
-size and SHA-256 of every payload file. A folder without a record that verifies does not count as finished.
+``artifacts/<recipe>/<stage>/`` holds a stage's payload and, written last, ``record.json``: what made it and
+the size and SHA-256 of every payload file. A folder without a record that verifies is not finished.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def hash_code(paths: tuple[str, ...]) -> dict[str, str]:
 
 
 def verify(folder: Path) -> dict:
-    """The record of ``folder`` after checking each payload file. Raises ``UserError`` naming what is wrong."""
+    """The record of ``folder`` after checking each payload file. Raises ``UserError`` on what is wrong."""
     record = read_record(folder)
     if record is None:
         raise UserError(f"{folder} is not finished (no readable {RECORD}): run stage {folder.name} first")
@@ -76,7 +76,7 @@ def verify(folder: Path) -> dict:
 
 
 def publish(draft: Path, final: Path, record: dict) -> dict:
-    """Turn the folder ``draft`` into the artifact ``final``; a reader sees the old one or the new one, never a mixture.
+    """Turn the folder ``draft`` into the artifact ``final``: readers see the old one or the new, no mixture.
 
     Adds ``files`` and ``content`` (a digest of them: the identity that later stages record) to ``record``.
     """
@@ -100,7 +100,7 @@ def publish(draft: Path, final: Path, record: dict) -> dict:
 
 
 def recover(final: Path) -> None:
-    """Undo a publication that was killed between its two renames, and drop drafts that were never published."""
+    """Undo a publication that was killed between its renames, and drop drafts that were never published."""
     replaced = final.with_name(f".{final.name}.replaced")
     if replaced.exists() and not final.exists():
         replaced.rename(final)
@@ -113,7 +113,8 @@ def require_free_space(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise UserError(
-            f"the disk of {folder} has {free / 2**20:.0f} MiB free and {needed_bytes / 2**20:.0f} MiB are needed: free some space"
+            f"the disk of {folder} has {free / 2**20:.0f} MiB free and {needed_bytes / 2**20:.0f} MiB "
+            "are needed: free some space"
         )
 
 

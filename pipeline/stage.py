@@ -36,7 +36,7 @@ from pipeline.tracking import Metrics
 
 METRICS = "metrics.json"
 FORCE = "GLM5_FORCE"  # set to 1 by an orchestrator that cannot change a stage's command line
-END_WITH_PARENT = "GLM5_END_WITH_PARENT"  # set to 1 by an orchestrator; one started by hand outlives its shell
+END_WITH_PARENT = "GLM5_END_WITH_PARENT"  # set to 1 by an orchestrator; by hand, a stage outlives its shell
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "datasketch", "pydantic")
 
 

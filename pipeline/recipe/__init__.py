@@ -1,4 +1,4 @@
-"""The recipe: one YAML file that decides everything about a run, loaded into strict models, a file a topic."""
+"""The recipe: one YAML file that decides everything about a run, loaded into strict models."""
 
 from pipeline.recipe.load import Recipe, load_recipe
 

@@ -1,7 +1,7 @@
 """Sections of the training stages: pretrain, midtrain, dsa_warmup, dsa_adapt, sft.
 
-Words, everywhere the same: a micro-batch is the sequences of one forward pass on one device, the global batch is
-the tokens of one optimizer step over all devices.
+Words, everywhere the same: a micro-batch is the sequences of one forward pass on one device, the global batch
+is the tokens of one optimizer step over all devices.
 """
 
 from typing import Literal
@@ -12,7 +12,7 @@ from pipeline.recipe.base import Section
 
 
 class Optimizer(Section):
-    """Muon (with Muon Split) for matrices, AdamW for embedding, head, norms, router and biases (GLM-4.5 section 2.4)."""
+    """Muon (with Muon Split) for matrices, AdamW for embedding, head, router and vectors (GLM-4.5 2.4)."""
 
     muon_lr: float = Field(gt=0)
     adamw_lr: float = Field(gt=0)
@@ -53,7 +53,7 @@ class Mtp(Section):
 
 
 class Balance(Section):
-    """Auxiliary-loss-free balancing: the selection bias moves by ``bias_step`` against the load, each step."""
+    """Auxiliary-loss-free balancing: each step the selection bias moves by ``bias_step`` against the load."""
 
     bias_step: float = 0.001
     sequence_loss: float = 1e-4
