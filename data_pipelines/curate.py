@@ -5,45 +5,25 @@ sources, in that order. Writes ``documents/*.parquet`` and ``funnel.json``: kept
 source, with samples of what was dropped.
 """
 
-import gc
 import json
-import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from data_pipelines import decontamination
-from data_pipelines.decontamination import Index, Overlap
+from data_pipelines.decontamination import Index
 from data_pipelines.documents import Document, DocumentWriter, read_documents
 from data_pipelines.duplicates import NearDuplicates, Sketcher
-from data_pipelines.filters.quality import reason_to_drop
+from data_pipelines.examination import Finding, examine_all
 from data_pipelines.ngrams import word_hashes
 from pipeline.errors import UserError
 from pipeline.recipe.data import CurateSection
 from pipeline.stage import Context, run_stage
 
-BATCH = 32  # documents a worker takes at once
 SAMPLES = 6  # shown a reason
 EXCERPT = 300  # characters
 KEPT = "kept"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one document looks like by itself; the text is left behind."""
-
-    id: str
-    source: str
-    path: str
-    characters: int
-    quality: str | None  # why it fails the quality rules
-    overlap: Overlap | None
-    sketch: np.ndarray | None
 
 
 def run(context: Context) -> dict[str, float]:
@@ -53,7 +33,7 @@ def run(context: Context) -> dict[str, float]:
     index = Index(np.load(eval_sets / "ngrams.npy"), np.load(eval_sets / "ngrams_items.npy"))
     total = context.input_records["collect"]["metrics"]["data/documents"]
     findings = []
-    for finding in _examine_all(collected, index, context.section):
+    for finding in examine_all(collected, index, context.section):
         findings.append(finding)
         context.progress.update("examine", len(findings), total, "documents")
     heldout = list(read_documents(eval_sets / "heldout.parquet"))
@@ -70,56 +50,6 @@ def run(context: Context) -> dict[str, float]:
         "curate/kept_documents": kept, "curate/kept_characters": characters,
         "curate/kept_share": characters / sum(row["characters"] for row in funnel["rows"]),
     }  # fmt: skip
-
-
-def _examine_all(folder: Path, index: Index, section: CurateSection) -> Iterator[Finding]:
-    """Findings in the order of the documents, from as many processes as there are cores."""
-    workers = min(os.cpu_count() or 1, 16)
-    pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(index, section)
-    )
-    with pool:
-        waiting = []
-        for batch in _batches(read_documents(folder)):
-            waiting.append(pool.submit(_examine_batch, batch))
-            if len(waiting) > 4 * workers:  # so that only a few batches of text are in memory
-                yield from waiting.pop(0).result()
-        for future in waiting:
-            yield from future.result()
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    for document in documents:
-        batch.append(document)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-_worker: tuple[Index, CurateSection, Sketcher]
-
-
-def _start_worker(index: Index, section: CurateSection) -> None:
-    global _worker
-    gc.disable()  # parsing makes millions of nodes without a cycle; collecting them costs a third of the time
-    _worker = (index, section, Sketcher(section.minhash_permutations))
-
-
-def _examine_batch(batch: list[Document]) -> list[Finding]:
-    return [examine(document, *_worker) for document in batch]
-
-
-def examine(document: Document, index: Index, section: CurateSection, sketcher: Sketcher) -> Finding:
-    """Quality, overlap with the evaluation sets and sketch of one document."""
-    quality = reason_to_drop(document, section)
-    facts = (document.id, document.source, document.path, len(document.text), quality)
-    if quality is not None:
-        return Finding(*facts, None, None)
-    words = word_hashes(document.text)
-    return Finding(*facts, index.overlap(words), sketcher.sketch(words))
 
 
 def decide(
