@@ -114,7 +114,7 @@ class MLA(nn.Module):
         """The keys each query attends to; None where that is all visible ones, as it is while all of them
         fit.
         """
-        if options.mode not in ("sparse", "random") or view.keys <= options.top_k:
+        if options.mode not in ("sparse", "random") or view.widest <= options.top_k:
             return None
         if options.mode == "random":
             return random_topk(view, options.top_k, seed=self.layer)

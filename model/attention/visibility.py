@@ -23,6 +23,11 @@ class Visibility:
     sin_BTR: torch.Tensor
 
     @cached_property
+    def widest(self) -> int:
+        """The most keys that any query sees: where they all fit the budget, selecting changes nothing."""
+        return self.keys if self.causal else int((self.stop_BT - self.start_BT).max())
+
+    @cached_property
     def mask_B1TS(self) -> torch.Tensor:
         """bool mask for SDPA, built once per forward pass.
 
