@@ -39,7 +39,7 @@ class Outcome:
     """What running a stage gave."""
 
     stage: str
-    skipped: bool  # it was up to date
+    skipped: bool  # it was up to date, or made so by another run while this one waited
     seconds: float
     record: dict
 
@@ -73,7 +73,6 @@ def run(
     folder = artifacts.artifact_dir(name, stage.name)
     log = artifacts.run_dir(name, stage.name) / LOG
     command = _dvc_command(stage, name, force) if uses_dvc(recipe) else _bare_command(stage, recipe)
-    before = artifacts.read_record(folder)
     started = time.time()
     while True:
         ended = run_child(
@@ -95,8 +94,7 @@ def run(
     record = artifacts.read_record(folder)
     if record is None:
         raise StageFailed(f"{stage.name} ended without an artifact in {folder} (see {log})", killed=False)
-    skipped = before is not None and before["started"] == record["started"]
-    return Outcome(stage.name, skipped, time.time() - started, record)
+    return Outcome(stage.name, record["started"] < started, time.time() - started, record)
 
 
 def _bare_command(stage: Stage, recipe: str) -> list[str]:
@@ -117,7 +115,6 @@ def _environment(force: bool) -> dict[str, str]:
     environment[END_WITH_PARENT] = "1"
     # Threads that spin while they wait slow everything down on a machine that others use too.
     environment.setdefault("OMP_WAIT_POLICY", "passive")
-    environment["SHELL"] = "/bin/sh"  # becomes the command, so that a signal to DVC's child reaches it
     environment.pop(FORCE, None)
     if force:
         environment[FORCE] = "1"

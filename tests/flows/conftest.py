@@ -79,35 +79,49 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The miniature repository, with git and DVC."""
+    """The miniature repository, with git and DVC; nothing has run."""
     return make_repository(tmp_path / "repository")
 
 
 @pytest.fixture
-def bare_repository(tmp_path: Path) -> Path:
-    """The same files without git and DVC."""
+def finished(tmp_path: Path, finished_once: Path) -> Path:
+    """The same after a run of all its stages through DVC."""
+    return Path(shutil.copytree(finished_once, tmp_path / "repository"))
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """The same files without git and DVC; nothing has run."""
     return make_repository(tmp_path / "bare", dvc=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory, glm5: "Glm5") -> Path:
+    folder = make_repository(tmp_path_factory.mktemp("finished") / "repository")
+    done = glm5(folder, "run")
+    assert done.returncode == 0 and "5 stages ran, 0 were up to date" in done.stdout, done.stdout
+    return folder
+
+
+@pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """For child processes in a miniature repository."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("GLM5_", "PREFECT_", "MLFLOW_"))
-    }
+    ours = ("GLM5_", "PREFECT_", "MLFLOW_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     return {**kept, "PYTHONPATH": str(REPOSITORY), "DVC_NO_ANALYTICS": "1", "GLM5_MLFLOW": "off"}
 
 
-@pytest.fixture
-def glm5(environment: dict[str, str]) -> Callable[..., subprocess.CompletedProcess]:
+Glm5 = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture(scope="session")
+def glm5(environment: dict[str, str]) -> Glm5:
     """``glm5(folder, "run", ...)``: the command in a miniature repository, with what it printed."""
 
     def call(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", "flows.cli", *arguments], cwd=folder, env={**environment, **changes},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
         )  # fmt: skip
 
     return call
@@ -139,7 +153,7 @@ def _graph() -> str:
     for name, (sections, inputs, accelerator) in STAGES.items():
         lines += [f"  {name}:", "    foreach: ${recipes}", "    do:", f"      desc: the stage {name}"]
         lines += ["      meta: {accelerator: true}"] if accelerator else []
-        lines += [f"      cmd: python -m mini.{name} --recipe ${{key}}", "      deps:"]
+        lines += [f"      cmd: exec python -m mini.{name} --recipe ${{key}}", "      deps:"]
         lines += [f"        - artifacts/${{key}}/{source}" for source in inputs]
         lines += [] if accelerator else [f"        - mini/{name}.py"]
         lines += ["      params:"]
