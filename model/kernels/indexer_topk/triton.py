@@ -77,7 +77,7 @@ def indexer_topk(
     picked = torch.empty(row_count, K2 if order == "score" else 0, dtype=torch.int64, device=q.device)
     bound = torch.empty(row_count, dtype=torch.float32, device=q.device)
     length = torch.empty(row_count, dtype=torch.int32, device=q.device)
-    warps, block = max(1, min(8, groups // 512)), min(1024, max(groups, 128))
+    warps, block = max(1, min(4, groups // 1024)), min(512, max(groups, 128))
     for b in range(0, B, batches):
         Bc = min(batches, B - b)
         for t in range(0, T, queries):
@@ -254,11 +254,14 @@ def _compact_kernel(
     least = tl.load(bound + row)
     lane = tl.arange(0, BLOCK)
     count = tl.zeros([], tl.int32)
+    # Two blocks are loaded ahead: a row is long and its program is alone with it.
     following = tl.load(row_ptr + lo + lane, mask=lo + lane < hi, other=float("-inf"))
+    later = tl.load(row_ptr + lo + BLOCK + lane, mask=lo + BLOCK + lane < hi, other=float("-inf"))
     for s0 in range(lo, hi, BLOCK):
         s = s0 + lane
         x = following
-        following = tl.load(row_ptr + s + BLOCK, mask=s + BLOCK < hi, other=float("-inf"))
+        following = later
+        later = tl.load(row_ptr + s + 2 * BLOCK, mask=s + 2 * BLOCK < hi, other=float("-inf"))
         keep = (x >= least) & (x > float("-inf"))
         place = count + tl.cumsum(keep.to(tl.int32), 0) - 1
         count += tl.sum(keep.to(tl.int32))

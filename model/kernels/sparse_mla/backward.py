@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 
 from model.kernels.sparse_mla.hopper import fits, launch_query_gradient
-from model.kernels.sparse_mla.triton import LOG2E
+from model.kernels.sparse_mla.triton import FILL, LOG2E
 
 _INTERPRET = triton.knobs.runtime.interpret
 # Bytes of contributions held at once in the deterministic mode.
-WORKSPACE = 1 << 30
+WORKSPACE = 5 << 28
 
 
 def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *, hopper=None):
@@ -31,6 +31,8 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     flat = torch.where(index >= 0, index + offset_B, -1).view(rows, K)
     held = 2 * K * N * q.element_size() + (K * X * q.element_size() if deterministic else 0)
     chunk = max(1, min(rows, WORKSPACE // held))
+    if chunk > FILL:
+        chunk -= chunk % FILL  # whole waves of programs
     # Score gradients of all heads, then their probabilities: the left side of one product.
     weights = torch.empty(chunk, 2 * N, K, dtype=q.dtype, device=q.device)
     each = torch.empty(chunk * K, X, dtype=q.dtype, device=q.device) if deterministic else dkv
@@ -50,7 +52,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
         _key_kernel[(triton.cdiv(K, 128), count)](
             q, grad_out, weights, flat, each, row, N, K, C=latent, R=X - latent, UPCAST=_INTERPRET,
             BLOCK_N=max(16, triton.next_power_of_2(2 * N)), BLOCK_K=128, COLUMNS=64, ATOMIC=not deterministic,
-            num_warps=4, num_stages=3,
+            num_warps=8, num_stages=3,
         )  # fmt: skip
         if deterministic:
             key, order = flat[row : row + count].reshape(-1).sort(stable=True)

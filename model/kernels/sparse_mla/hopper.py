@@ -13,7 +13,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
     warpgroup_mma,
-    warpgroup_mma_init,
     warpgroup_mma_wait,
 )
 
@@ -53,9 +52,7 @@ def _gather(kv, base, s, latent_tile, rotated_tile, wide: gl.constexpr, narrow: 
     r = gl.arange(0, ROTATED, layout=gl.SliceLayout(0, narrow))
     row = (base + gl.maximum(s, 0)).to(gl.int64) * X
     row_narrow = (base + gl.maximum(s_narrow, 0)).to(gl.int64) * X + LATENT
-    async_copy.async_copy_global_to_shared(
-        latent_tile, kv + gl.expand_dims(row, 1) + gl.expand_dims(c, 0)
-    )
+    async_copy.async_copy_global_to_shared(latent_tile, kv + gl.expand_dims(row, 1) + gl.expand_dims(c, 0))
     async_copy.async_copy_global_to_shared(
         rotated_tile, kv + gl.expand_dims(row_narrow, 1) + gl.expand_dims(r, 0)
     )
@@ -236,7 +233,9 @@ def _query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row0, scale, N
             async_copy.wait_group(3 - i)
             fence_async_shared()
             gl.thread_barrier()
-            score = warpgroup_mma(q_c.index(i), k_c.index(i).permute((1, 0)), score, use_acc=i > 0, is_async=True)
+            score = warpgroup_mma(
+                q_c.index(i), k_c.index(i).permute((1, 0)), score, use_acc=i > 0, is_async=True
+            )
             dp = warpgroup_mma(g.index(i), k_c.index(i).permute((1, 0)), dp, use_acc=i > 0, is_async=True)
         score = warpgroup_mma(q_r, k_r.permute((1, 0)), score, is_async=True)
         score, dp = warpgroup_mma_wait(0, deps=[score, dp])

@@ -54,7 +54,9 @@ class _SparseMLA(torch.autograd.Function):
     def backward(ctx, grad_out, _):
         from model.kernels.sparse_mla.backward import gradients
 
-        dq, dkv = gradients(*ctx.saved_tensors, grad_out.contiguous(), ctx.scale, ctx.latent, ctx.deterministic)
+        dq, dkv = gradients(
+            *ctx.saved_tensors, grad_out.contiguous(), ctx.scale, ctx.latent, ctx.deterministic
+        )
         return dq, dkv, None, None, None, None
 
 
@@ -87,13 +89,15 @@ def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None)
     if splits > 1 and rows and N:
         _merge_kernel[(rows, N)](
             part, part_lse, out, lse, rows, N,
-            C=latent, BLOCK_C=triton.next_power_of_2(latent), SPLITS=splits, num_warps=1,
+            C=latent, BLOCK_C=triton.next_power_of_2(latent), SPLITS=splits, num_warps=4,
         )  # fmt: skip
     return out, lse
 
 
 @triton.jit
-def load_query(q, row, head, N, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr):
+def load_query(
+    q, row, head, N, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr
+):
     """Latent part (heads, BLOCK_C) and rotated part (heads, BLOCK_R) of one query."""
     X: tl.constexpr = C + R
     c = tl.arange(0, BLOCK_C)
@@ -105,7 +109,9 @@ def load_query(q, row, head, N, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.co
 
 
 @triton.jit
-def load_keys(kv, s, base_row, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr):
+def load_keys(
+    kv, s, base_row, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr
+):
     """Latent and rotated part of the rows ``s`` (negative: zeros)."""
     X: tl.constexpr = C + R
     c = tl.arange(0, BLOCK_C)
@@ -169,7 +175,9 @@ def _forward_kernel(
 
 
 @triton.jit
-def _merge_kernel(part, part_lse, out, lse, rows, N, C: tl.constexpr, BLOCK_C: tl.constexpr, SPLITS: tl.constexpr):
+def _merge_kernel(
+    part, part_lse, out, lse, rows, N, C: tl.constexpr, BLOCK_C: tl.constexpr, SPLITS: tl.constexpr
+):
     place = tl.program_id(0).to(tl.int64) * N + tl.program_id(1)
     c = tl.arange(0, BLOCK_C)
     m = tl.full([], float("-inf"), tl.float32)

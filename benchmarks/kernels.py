@@ -1,0 +1,314 @@
+"""Times the Triton kernels at GLM-5's layer shapes, with torch's own operations beside them in the same call.
+
+    python -m benchmarks.kernels --out benchmarks/results/kernels.json
+    python -m benchmarks.kernels --only sparse_mla,experts
+
+Every row holds the median and the tenth and ninetieth percentile of many runs in milliseconds, the rate, and the two
+floors under it: the arithmetic at this card's measured matrix rate, and the bytes (each input read once, each output
+written once) at its measured copy rate. The ceilings are measured first, in the same call.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+Row = dict[str, object]
+BF16, DEVICE = torch.bfloat16, "cuda"
+
+
+class Bench:
+    """Timer with this card's ceilings."""
+
+    def __init__(self):
+        a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=BF16) for _ in range(2))
+        self.bf16 = 2 * 8192**3 / self.quantiles(lambda: a @ b)[0] / 1e9
+        self.fp8 = 2 * self.bf16  # the matrix unit's ratio; torch's own float8 product is not timed
+        source = torch.empty(1 << 30, device=DEVICE, dtype=torch.uint8)
+        target = torch.empty_like(source)
+        self.bandwidth = 2 * source.numel() / self.quantiles(lambda: target.copy_(source))[0] / 1e9
+
+    @staticmethod
+    def quantiles(run: Callable, milliseconds: int = 200) -> list[float]:
+        """[median, 10 %, 90 %] in ms, after a warm-up; the cache is cleared between runs."""
+        from triton.testing import do_bench
+
+        run()
+        return do_bench(run, warmup=40, rep=milliseconds, quantiles=[0.5, 0.1, 0.9])
+
+    def row(self, name: str, run: Callable, tflop: float, gigabytes: float, rate: str = "bf16", **notes) -> Row:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        workspace = (torch.cuda.max_memory_allocated() - before) / 2**20
+        median, low, high = self.quantiles(run)
+        floor = max(tflop / getattr(self, rate) * 1e3, gigabytes / self.bandwidth)
+        return {
+            "work": name,
+            "ms": round(median, 4),
+            "ms_10_90": [round(low, 4), round(high, 4)],
+            "tflops": round(tflop / median * 1e3, 1),
+            "floor_arithmetic_ms": round(tflop / getattr(self, rate) * 1e3, 4),
+            "floor_bytes_ms": round(gigabytes / self.bandwidth, 4),
+            "over_floor": round(median / floor, 2),
+            "memory_above_inputs_mib": round(workspace),
+            **notes,
+        }
+
+
+def indexer(bench: Bench) -> Iterator[Row]:
+    """Scores of 32 heads x 128 and the exact top 2048."""
+    from model.kernels.indexer_topk import reference
+    from model.kernels.indexer_topk.triton import indexer_topk, quantize_fp8
+
+    for T, S, causal in ((4096, 131_072, False), (8192, 8192, True)):
+        q, k = randn(1, T, 32, 128), randn(1, S, 128)
+        weight = torch.randn(1, T, 32, device=DEVICE)
+        last = torch.arange(1, T + 1, device=DEVICE) if causal else torch.full((T,), S, device=DEVICE)
+        stop = last.int().unsqueeze(0)
+        start = torch.zeros_like(stop)
+        pairs = T * (T + 1) / 2 if causal else T * S
+        tflop = pairs * 2 * 32 * 128 / 1e12
+        size = f"{T} x {S}{' causal' if causal else ''}"
+        q8, q_scale = quantize_fp8(q)
+        k8, k_scale = quantize_fp8(k)
+        for order in ("index", "score"):
+            name = f"indexer + top-2048, {size}, order by {order}"
+            bytes_bf16, bytes_fp8 = (q.numel() + k.numel()) * 2 / 1e9, (q.numel() + k.numel()) / 1e9
+            out = T * 2048 * 4 / 1e9
+            yield bench.row(
+                f"{name}, bf16",
+                lambda q=q, k=k, w=weight, a=start, b=stop, o=order: indexer_topk(q, k, w, a, b, 2048, order=o),
+                tflop, bytes_bf16 + out,
+            )  # fmt: skip
+            yield bench.row(
+                f"{name}, fp8",
+                lambda q=q8, k=k8, w=weight * q_scale, a=start, b=stop, o=order, s=k_scale: indexer_topk(
+                    q, k, w, a, b, 2048, k_scale_BS=s, order=o
+                ),
+                tflop, bytes_fp8 + out, rate="fp8",
+            )  # fmt: skip
+
+        def unfused(q=q, k=k, weight=weight, start=start, stop=stop, S=S):
+            rows = 64 if S > 8192 else 512
+            for t in range(0, q.shape[1], rows):
+                cut = slice(t, t + rows)
+                product = torch.einsum("btij,bsj->btis", q[:, cut], k[:, :S]).relu_()
+                score = torch.einsum("btis,bti->bts", product.float(), weight[:, cut])
+                seen = reference.visible_mask(start[:, cut], stop[:, cut], S)
+                score.masked_fill_(~seen, float("-inf")).topk(2048, dim=-1)
+
+        if causal:  # at the longer shape one run takes half a minute
+            yield bench.row(f"torch einsum + topk in tiles, {size}, bf16", unfused, tflop, 0.0)
+
+
+def sparse_mla(bench: Bench) -> Iterator[Row]:
+    """64 heads, latent 512 + 64, 2048 keys a query."""
+    from model.kernels.sparse_mla.backward import gradients
+    from model.kernels.sparse_mla.triton import attend
+
+    def problem(T, S):
+        index = torch.rand(8, S, device=DEVICE).argsort(-1)[:, :2048].int()
+        index = index[torch.randint(0, 8, (T,), device=DEVICE)]
+        # Rows of eight random sets, each rotated by its own amount: distinct keys, and every query another set.
+        index = (index + torch.randint(0, S, (T, 1), device=DEVICE, dtype=torch.int32)) % S
+        return randn(1, T, 64, 576), randn(1, S, 576), index.unsqueeze(0).contiguous()
+
+    for S in (32_768, 131_072):
+        q, kv, index = problem(4096, S)
+        size = (q.numel() + kv.numel() + q.numel() * 512 // 576) * 2 / 1e9 + index.numel() * 4 / 1e9
+        yield bench.row(
+            f"sparse MLA forward, 4096 queries x 2048 of {S}",
+            lambda q=q, kv=kv, index=index: attend(q, kv, index, 0.0625, 512),
+            4096 * 64 * 2048 * 2 * 1088 / 1e12, size, gathered_gb=round(4096 * 2048 * 1152 / 1e9, 2),
+        )  # fmt: skip
+    for batch in (128, 16):
+        q, kv, index = problem(batch, 131_072)
+        yield bench.row(
+            f"sparse MLA decode, batch {batch} x 2048 of 131072, bf16 cache",
+            lambda q=q, kv=kv, index=index: attend(q, kv, index, 0.0625, 512),
+            batch * 64 * 2048 * 2 * 1088 / 1e12, batch * 2048 * 1152 / 1e9,
+        )  # fmt: skip
+    q, kv, index = problem(8192, 8192)
+    out, lse = attend(q, kv, index, 0.0625, 512)
+    grad = torch.randn_like(out)
+    for deterministic in (True, False):
+        yield bench.row(
+            f"sparse MLA backward, 8192 queries, {'fixed order' if deterministic else 'atomics'}",
+            lambda d=deterministic: gradients(q, kv, index, out, lse, grad, 0.0625, 512, d),
+            8192 * 64 * 2048 * 2 * 2752 / 1e12, (q.numel() * 4 + kv.numel() * 2) * 2 / 1e9,
+        )  # fmt: skip
+
+
+def indexer_loss(bench: Bench) -> Iterator[Row]:
+    from model.kernels.indexer_loss.triton import dense_indexer_loss, sparse_indexer_loss
+    from model.kernels.indexer_topk.triton import indexer_topk
+    from model.kernels.sparse_mla.triton import attend
+    from model.kernels.sparse_mla.triton import sparse_mla as sparse_mla_op
+
+    for T in (8192, 32_768):
+        q, k = randn(1, T, 64, 256), randn(1, T, 64, 256)
+        iq, ik, iw = (x.requires_grad_() for x in (randn(1, T, 32, 128), randn(1, T, 128), randn(1, T, 32)))
+        stop = torch.arange(1, T + 1, device=DEVICE).int().unsqueeze(0)
+        pairs = T * (T + 1) / 2
+
+        def dense(q=q, k=k, iq=iq, ik=ik, iw=iw, stop=stop):
+            torch.autograd.grad(dense_indexer_loss(q, k, 0.0625, iq, ik, iw, stop * 0, stop), (iq, ik, iw))
+
+        tflop = pairs * 2 * (2 * 64 * 256 + 5 * 32 * 128) / 1e12
+        yield bench.row(
+            f"warm-up KL with gradients, {T} tokens causal", dense, tflop, (q.numel() + k.numel()) * 2 / 1e9
+        )
+        del q, k
+    T = 8192
+    q, kv = randn(1, T, 64, 576).requires_grad_(), randn(1, T, 576).requires_grad_()
+    iq, ik, iw = (x.requires_grad_() for x in (randn(1, T, 32, 128), randn(1, T, 128), randn(1, T, 32)))
+    stop = torch.arange(1, T + 1, device=DEVICE).int().unsqueeze(0)
+    index = indexer_topk(iq, ik, iw, stop * 0, stop, 2048, order="index")
+    _, lse = attend(q.detach(), kv.detach(), index, 0.0625, 512)
+    grad = randn(1, T, 64, 512)
+    selected = int((index >= 0).sum())
+
+    def sparse():
+        loss = sparse_indexer_loss(q, kv, 0.0625, iq, ik, iw, index, lse_BTN=lse)
+        torch.autograd.grad(loss, (iq, ik, iw))
+
+    tflop = selected * 2 * (64 * 576 + 5 * 32 * 128) / 1e12
+    yield bench.row(f"sparse KL with gradients, {T} tokens causal", sparse, tflop, q.numel() * 2 / 1e9)
+
+    def core():
+        index = indexer_topk(iq.detach(), ik.detach(), iw.detach(), stop * 0, stop, 2048, order="index")
+        out, lse = sparse_mla_op(q, kv, index, 0.0625, 512)
+        loss = sparse_indexer_loss(q, kv, 0.0625, iq, ik, iw, index, lse_BTN=lse)
+        torch.autograd.grad((out, loss), (q, kv, iq, ik, iw), (grad, torch.ones_like(loss)))
+
+    tflop += (selected * 64 * 2 * (1088 + 2752) + T * (T + 1) * 32 * 128) / 1e12
+    yield bench.row(f"DSA core forward + backward with loss, {T} tokens causal", core, tflop, 0.0)
+
+
+def experts(bench: Bench) -> Iterator[Row]:
+    """64 experts of 6144 -> 2 x 2048 -> 6144, 8 of them for each of 8192 tokens."""
+    from model.kernels.experts.triton import routed_experts
+
+    M, D, E, F, K = 8192, 6144, 64, 2048, 8
+    x, gate_up, down = randn(M, D), randn(E, 2 * F, D) * 0.02, randn(E, D, F) * 0.02
+    index = torch.rand(M, E, device=DEVICE).topk(K, -1).indices
+    weight = torch.rand(M, K, device=DEVICE)
+    tflop = M * K * 2 * 3 * D * F / 1e12
+    size = (2 * x.numel() + gate_up.numel() + down.numel()) * 2 / 1e9
+    yield bench.row(
+        "MoE forward, routing to weighted sum", lambda: routed_experts(x, index, weight, gate_up, down), tflop, size
+    )
+    offset = torch.bincount(index.flatten(), minlength=E).cumsum(0).int()
+    rows, active = randn(M * K, D), randn(M * K, F)
+
+    def products():
+        torch._grouped_mm(rows, gate_up.transpose(1, 2), offs=offset)
+        torch._grouped_mm(active, down.transpose(1, 2), offs=offset)
+
+    yield bench.row("torch._grouped_mm, the two products alone", products, tflop, size)
+    leaves = [v.requires_grad_() for v in (x, weight, gate_up, down)]
+    grad = randn(M, D)
+
+    def both():
+        torch.autograd.grad(routed_experts(x, index, weight, gate_up, down), leaves, grad)
+
+    yield bench.row("MoE forward + backward", both, 3 * tflop, 3 * size)
+
+
+def cross_entropy(bench: Bench) -> Iterator[Row]:
+    from model.kernels.cross_entropy.triton import linear_cross_entropy
+
+    M, D, V = 8192, 6144, 154_880
+    x, weight = randn(M, D).requires_grad_(), (randn(V, D) * 0.02).requires_grad_()
+    target = torch.randint(0, V, (M,), device=DEVICE)
+    tflop = 3 * 2 * M * D * V / 1e12
+
+    def ours():
+        torch.autograd.grad(linear_cross_entropy(x, weight, target).sum(), (x, weight))
+
+    def plain():
+        loss = torch.nn.functional.cross_entropy((x @ weight.t()).float(), target, reduction="sum")
+        torch.autograd.grad(loss, (x, weight))
+
+    size = (2 * x.numel() + 2 * weight.numel()) * 2 / 1e9
+    yield bench.row(f"linear cross-entropy forward + backward, {M} x {V}", ours, tflop, size)
+    yield bench.row("torch, logits in float32", plain, tflop, size)
+
+
+def newton_schulz(bench: Bench) -> Iterator[Row]:
+    from model.kernels.newton_schulz.reference import newton_schulz as reference
+    from model.kernels.newton_schulz.triton import newton_schulz as ours
+
+    for L, A, B in ((24, 2048, 2048), (12, 2048, 8192), (64, 448, 512), (64, 256, 2048)):
+        x = torch.randn(L, A, B, device=DEVICE)
+        tflop = L * 5 * (2 * A * A * B * 1.5 + A**3) / 1e12  # symmetric products counted once
+        size = (2 * x.numel() * 4) / 1e9
+        yield bench.row(f"Newton-Schulz {L} x {A} x {B}", lambda x=x: ours(x), tflop, size)
+        yield bench.row("the same, torch batched products", lambda x=x: reference(x), tflop, size)
+    shapes = [(2048, 2048)] * 24 + [(2048, 8192)] * 12
+    parameters = [torch.nn.Parameter(torch.randn(*s, device=DEVICE)) for s in shapes]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    peer = torch.optim.Muon(parameters, lr=1e-3)
+    tflop = sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes) / 1e12
+    yield bench.row("torch.optim.Muon step, 24 x 2048^2 + 12 x 2048 x 8192", peer.step, tflop, 0.0)
+    square, wide = torch.randn(24, 2048, 2048, device=DEVICE), torch.randn(12, 2048, 8192, device=DEVICE)
+
+    def both():
+        ours(square)
+        ours(wide)
+
+    yield bench.row("our Newton-Schulz on the same set (products only)", both, tflop * 0.7, 0.0)
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE, dtype=BF16)
+
+
+SUITES = {f.__name__: f for f in (indexer, sparse_mla, indexer_loss, experts, cross_entropy, newton_schulz)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(SUITES), help="suites, with commas")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("benchmarks.kernels needs a CUDA device, and torch sees none", file=sys.stderr)
+        return 2
+    unknown = set(options.only.split(",")) - set(SUITES)
+    if unknown:
+        print(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}", file=sys.stderr)
+        return 2
+    bench = Bench()
+    results = {"environment": environment(bench), "rows": []}
+    for name in options.only.split(","):
+        for row in SUITES[name](bench):
+            results["rows"].append({"suite": name, **row})
+            print(f"{row['work']:75s} {row['ms']:9.3f} ms {row['tflops']:7.0f} TFLOP/s {row['over_floor']:5.2f} x floor")
+            if options.out:
+                options.out.write_text(json.dumps(results, indent=1) + "\n")
+        torch.cuda.empty_cache()
+    return 0
+
+
+def environment(bench: Bench) -> dict[str, object]:
+    import triton
+
+    return {
+        "card": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "date": datetime.date.today().isoformat(),
+        "bf16_matmul_tflops": round(bench.bf16, 1),
+        "copy_tb_per_s": round(bench.bandwidth, 3),
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

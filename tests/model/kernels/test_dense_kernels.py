@@ -1,0 +1,109 @@
+"""Cross-entropy, Newton-Schulz and routed experts against the float64 references."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from model.kernels.cross_entropy import reference as cross_entropy_reference  # noqa: E402
+from model.kernels.cross_entropy import triton as cross_entropy  # noqa: E402
+from model.kernels.experts import reference as experts_reference  # noqa: E402
+from model.kernels.experts import triton as experts  # noqa: E402
+from model.kernels.newton_schulz import reference as newton_schulz_reference  # noqa: E402
+from model.kernels.newton_schulz import triton as newton_schulz  # noqa: E402
+
+
+def test_cross_entropy(device, dtype, bound, draw, error, monkeypatch):
+    M, D, V = 21, 16, 77
+    monkeypatch.setattr(cross_entropy, "CHUNK_LOGITS", 8 * V)  # three chunks, the last one short
+    x, weight, grad = draw(M, D).to(dtype), draw(V, D).to(dtype), draw(M)
+    target = torch.randint(0, V, (M,), generator=torch.Generator().manual_seed(1)).to(device)
+    target[[0, 13]] = cross_entropy_reference.IGNORE
+
+    def run(operation, kind):
+        leaves = [x.to(kind).clone().requires_grad_(), weight.to(kind).clone().requires_grad_()]
+        loss = operation(*leaves, target)
+        loss.backward(grad.to(loss.dtype))
+        return loss.detach(), *(leaf.grad for leaf in leaves)
+
+    actual = run(cross_entropy.linear_cross_entropy, dtype)
+    expected = run(cross_entropy_reference.linear_cross_entropy, torch.float64)
+    for value, wanted in zip(actual, expected, strict=True):
+        assert error(value, wanted) < bound
+    assert actual[0][0] == 0.0 and not actual[1][0].any()
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 70), (2, 70, 33), (1, 130, 130)])
+def test_newton_schulz(shape, dtype, draw, error):
+    x = draw(*shape)
+    x[0, 3] = 0.0
+    value = newton_schulz.newton_schulz(x)
+    expected = newton_schulz_reference.newton_schulz(x.double())
+    # bfloat16 loses digits in each of five steps; the result only has to be orthogonal roughly.
+    assert error(value, expected) < (3e-2 if dtype == torch.bfloat16 else 1e-4)
+    assert newton_schulz.newton_schulz(torch.zeros_like(x)).abs().max() == 0.0
+
+
+def test_symmetric_product_is_symmetric_to_the_bit(dtype, draw):
+    x = draw(2, 100, 50).to(dtype)
+    out = torch.empty(2, 100, 100, dtype=dtype, device=x.device)
+    newton_schulz.symmetric_product(x, out, out, 0.0, 1.0)
+    assert torch.equal(out, out.transpose(1, 2))
+
+
+def experts_inputs(draw, dtype, M, D, E, F, K):
+    """Expert 2 gets nothing."""
+    score = torch.rand(M, E, generator=torch.Generator().manual_seed(4))
+    score[:, 2] = -1.0
+    index = score.topk(K, -1).indices.to(draw(1).device)
+    weight = draw(M, K).abs()
+    return draw(M, D).to(dtype), index, weight, (draw(E, 2 * F, D) * 0.3).to(dtype), draw(E, D, F).to(dtype)
+
+
+def test_expert_row_kernels(device, dtype, bound, draw, error):
+    """The passes around the grouped products, put together by hand with a loop over experts."""
+    M, D, E, F, K = 9, 24, 4, 16, 2
+    x, index, weight, gate_up, down = experts_inputs(draw, dtype, M, D, E, F, K)
+    order = index.reshape(-1).argsort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(M * K, device=device)
+    rows = experts.gather(x, order, K)
+    assert torch.equal(rows, x[order // K])
+    expert = index.reshape(-1)[order]
+    hidden = torch.einsum("ad,agd->ag", rows, gate_up[expert])
+    active = experts.swiglu(hidden)
+    out = experts.combine(torch.einsum("af,adf->ad", active, down[expert]), place, weight)
+    doubles = [value.double() for value in (x, weight, gate_up, down)]
+    expected = experts_reference.routed_experts(doubles[0], index, *doubles[1:])
+    assert error(out, expected) < bound
+
+    grad = draw(M * K, F).to(dtype)
+    scaled, grad_hidden, grad_weight = experts.swiglu_backward(hidden, grad, weight.reshape(-1), order)
+    leaf, factor = hidden.double().requires_grad_(), weight.double().reshape(-1)[order].requires_grad_()
+    gate, up = leaf.chunk(2, -1)
+    product = torch.nn.functional.silu(gate) * up * factor.unsqueeze(1)
+    product.backward(grad.double())
+    assert error(scaled, product.detach()) < bound
+    assert error(grad_hidden, leaf.grad) < bound
+    assert error(grad_weight[order], factor.grad) < bound
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_routed_experts(draw, error):
+    x, index, weight, gate_up, down = experts_inputs(draw, torch.bfloat16, 301, 128, 8, 64, 3)
+    grad = draw(301, 128)
+
+    def run(operation, kind):
+        leaves = [value.to(kind).clone().requires_grad_() for value in (x, gate_up, down)]
+        factor = weight.to(torch.promote_types(kind, torch.float32)).clone().requires_grad_()
+        out = operation(leaves[0], index, factor, leaves[1], leaves[2])
+        out.backward(grad.to(kind))
+        return out.detach(), *(leaf.grad for leaf in leaves), factor.grad
+
+    actual = run(experts.routed_experts, torch.bfloat16)
+    expected = run(experts_reference.routed_experts, torch.float64)
+    for value, wanted in zip(actual, expected, strict=True):
+        assert error(value, wanted) < 1e-2
+    again = run(experts.routed_experts, torch.bfloat16)
+    assert all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))

@@ -1,0 +1,67 @@
+"""Indexer losses and their gradients against the float64 reference."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from model.kernels.indexer_loss import reference  # noqa: E402
+from model.kernels.indexer_loss import triton as kernel  # noqa: E402
+
+SCALE = 0.3
+
+
+def run(operation, leading, indexer, trailing, dtype, **options):
+    leaves = [x.to(dtype).detach().clone().requires_grad_() for x in indexer]
+    loss = operation(*(x.to(dtype) for x in leading), SCALE, *leaves, *trailing, **options)
+    (loss * 3.0).backward()
+    return [loss.detach(), *(x.grad for x in leaves)]
+
+
+def check(actual, expected, bound, error):
+    assert float(actual[0] - expected[0]) == pytest.approx(0.0, abs=bound * float(expected[0]))
+    for value, wanted in zip(actual[1:], expected[1:], strict=True):
+        assert error(value, wanted) < 3 * bound
+
+
+def test_dense(device, dtype, bound, draw, error):
+    B, T, S, N, H, I, J = 2, 11, 70, 3, 16, 4, 16
+    leading = [draw(B, T, N, H).to(dtype), draw(B, S, N, H).to(dtype)]
+    indexer = [draw(B, T, I, J).to(dtype), draw(B, S, J).to(dtype), draw(B, T, I).to(dtype)]
+    stop = (torch.arange(T, device=device) * 6 + 3).clamp(max=S).int().repeat(B, 1)
+    start = torch.where(torch.arange(T, device=device) > 5, 20, 0).int().repeat(B, 1)
+    stop[0, 3] = start[0, 3]  # sees nothing
+    stop[1, 7] = start[1, 7] + 1  # a one-token document
+    expected = run(reference.dense_indexer_loss, leading, indexer, (start, stop), torch.float64)
+    actual = run(kernel.dense_indexer_loss, leading, indexer, (start, stop), dtype)
+    check(actual, expected, bound, error)
+
+
+def test_dense_in_chunks(device, dtype, bound, draw, error, monkeypatch):
+    monkeypatch.setattr(kernel, "WORKSPACE", 128 * 4 * 140)
+    T = 140
+    leading = [draw(1, T, 1, 16).to(dtype), draw(1, T, 1, 16).to(dtype)]
+    indexer = [draw(1, T, 2, 16).to(dtype), draw(1, T, 16).to(dtype), draw(1, T, 2).to(dtype)]
+    stop = (torch.arange(T, device=device) + 1).int().unsqueeze(0)
+    expected = run(reference.dense_indexer_loss, leading, indexer, (stop * 0, stop), torch.float64)
+    check(run(kernel.dense_indexer_loss, leading, indexer, (stop * 0, stop), dtype), expected, bound, error)
+
+
+@pytest.mark.parametrize("given_lse", [False, True])
+def test_sparse(given_lse, device, dtype, bound, draw, error):
+    B, T, S, N, X, I, J, K = 2, 5, 40, 3, 32, 4, 16, 19
+    leading = [draw(B, T, N, X).to(dtype), draw(B, S, X).to(dtype)]
+    indexer = [draw(B, T, I, J).to(dtype), draw(B, S, J).to(dtype), draw(B, T, I).to(dtype)]
+    index = torch.rand(B, T, S, generator=torch.Generator().manual_seed(2)).argsort(-1)[..., :K].int().to(device)
+    index[0, 1] = -1
+    index[1, 2, 5:] = -1
+    options = {}
+    if given_lse:
+        score = torch.einsum("btnx,btkx->btnk", leading[0].double(), _rows(leading[1], index)) * SCALE
+        options["lse_BTN"] = score.masked_fill(index.unsqueeze(2) < 0, float("-inf")).logsumexp(-1).float()
+    expected = run(reference.sparse_indexer_loss, leading, indexer, (index,), torch.float64)
+    check(run(kernel.sparse_indexer_loss, leading, indexer, (index,), dtype, **options), expected, bound, error)
+
+
+def _rows(kv, index):
+    return torch.stack([kv[b][index[b].clamp(min=0).long()] for b in range(kv.shape[0])]).double()

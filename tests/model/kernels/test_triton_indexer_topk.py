@@ -1,0 +1,122 @@
+"""Indexer with top-k: exact against the reference on inputs whose sums are exact, and independent of its tiles."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from model.kernels.indexer_topk import reference  # noqa: E402
+from model.kernels.indexer_topk import triton as kernel  # noqa: E402
+
+
+def whole_numbers(device, dtype, seed, B, T, S, I, J, size):
+    """Small integers: products and sums are exact in any order, and many scores tie."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(limit, *shape):
+        return torch.randint(-limit, limit + 1, shape, generator=generator).to(device)
+
+    q, k, weight = draw(size, B, T, I, J).to(dtype), draw(size, B, S, J).to(dtype), draw(2, B, T, I).float()
+    stop = torch.randint(0, S + 1, (B, T), generator=generator).int().to(device)
+    start = torch.minimum(stop, torch.randint(0, S, (B, T), generator=generator).int().to(device))
+    return q, k, weight, start, stop
+
+
+CASES = {
+    "below top-k": (1, 9, 40, 4, 16, 64, 3),
+    "packed, two rows of a batch": (2, 7, 90, 2, 16, 16, 3),
+    "several keys a group": (1, 6, 700, 4, 16, 16, 2),
+    "plateau of zeros": (1, 5, 600, 4, 16, 16, 0),
+    "almost a plateau": (1, 5, 600, 4, 16, 16, 1),
+    "one-token documents": (1, 6, 6, 4, 16, 4, 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_reference(case, device, dtype):
+    B, T, S, I, J, K, size = CASES[case]
+    q, k, weight, start, stop = whole_numbers(device, dtype, 5, B, T, S, I, J, size)
+    if case == "one-token documents":
+        start = torch.arange(T, device=device).int().expand(B, T)
+        stop = start + 1
+    expected = reference.indexer_topk(q.float(), k.float(), weight, start, stop, K)
+    assert torch.equal(kernel.indexer_topk(q, k, weight, start, stop, K), expected)
+    by_index = kernel.indexer_topk(q, k, weight, start, stop, K, order="index")
+    present = expected.masked_fill(expected < 0, S).sort(-1).values
+    assert torch.equal(by_index, present.masked_fill(present == S, -1))
+
+
+def test_minus_zero_ties_with_zero(device, dtype):
+    """Heads that are all off give -0.0 under negative weights: still a tie, so the lower index wins."""
+    q = torch.ones(1, 1, 4, 16, device=device, dtype=dtype)
+    k = -torch.ones(1, 50, 16, device=device, dtype=dtype)
+    k[:, 20:] = 0.0
+    weight = -torch.ones(1, 1, 4, device=device)
+    edge = torch.tensor([[50]], device=device, dtype=torch.int32)
+    index = kernel.indexer_topk(q, k, weight, edge * 0, edge, 8)
+    assert index.flatten().tolist() == list(range(8))
+
+
+def test_too_many_candidates(device, dtype):
+    """The best keys all lie in a few stride classes, so that the first bound lets through more than fit."""
+    S, K = 1280, 16
+    key = torch.arange(S, device=device)
+    # Classes of 64 keys: 8 classes hold large distinct values in every member, the others small ones.
+    value = torch.where(key % 64 < 8, 2000 + key // 64, key % 7).float()
+    k = torch.zeros(1, S, 16, device=device)
+    k[0, :, 0], k[0, :, 1] = value // 64, value % 64
+    q = torch.zeros(1, 1, 2, 16, device=device)
+    q[..., 0], q[..., 1] = 64.0, 1.0
+    weight = torch.ones(1, 1, 2, device=device)
+    edge = torch.tensor([[S]], device=device, dtype=torch.int32)
+    expected = reference.indexer_topk(q, k, weight, edge * 0, edge, K)
+    assert torch.equal(kernel.indexer_topk(q.to(dtype), k.to(dtype), weight, edge * 0, edge, K), expected)
+
+
+def test_same_bits_for_any_tile_and_split(device, dtype, draw):
+    T, S, K = 6, 300, 24
+    q, k, weight = draw(1, T, 4, 32).to(dtype), draw(1, S, 32).to(dtype), draw(1, T, 4)
+    start, stop = torch.zeros(1, T, device=device).int(), torch.full((1, T), S, device=device).int()
+    whole = kernel.indexer_topk(q, k, weight, start, stop, K)
+    assert torch.equal(whole, kernel.indexer_topk(q, k, weight, start, stop, K, block_keys=128))
+    alone = [
+        kernel.indexer_topk(q[:, t : t + 1], k, weight[:, t : t + 1], start[:, t : t + 1], stop[:, t : t + 1], K)
+        for t in range(T)
+    ]
+    assert torch.equal(whole, torch.cat(alone, 1))
+
+
+def test_chunks_of_queries(device, dtype, monkeypatch):
+    q, k, weight, start, stop = whole_numbers(device, dtype, 3, 2, 70, 130, 4, 16, 3)
+    monkeypatch.setattr(kernel, "CHUNK", 32)
+    expected = reference.indexer_topk(q.float(), k.float(), weight, start, stop, 16)
+    assert torch.equal(kernel.indexer_topk(q, k, weight, start, stop, 16), expected)
+
+
+def test_float8_with_key_scales(device, draw):
+    """Equal to the reference on the values that float8 and its scales stand for, up to near ties."""
+    q, k, weight = draw(1, 8, 4, 32), draw(1, 200, 32), draw(1, 8, 4)
+    start, stop = torch.zeros(1, 8, device=device).int(), torch.full((1, 8), 200, device=device).int()
+    q8, q_scale = kernel.quantize_fp8(q)
+    k8, k_scale = kernel.quantize_fp8(k)
+    index = kernel.indexer_topk(q8, k8, weight * q_scale, start, stop, 32, k_scale_BS=k_scale)
+    meant = reference.indexer_scores(
+        q8.float() * q_scale.unsqueeze(-1), k8.float() * k_scale.unsqueeze(-1), weight
+    )
+    chosen = meant.gather(-1, index.long())
+    best = meant.sort(-1, descending=True).values[..., :32]
+    assert torch.allclose(chosen, best, atol=2e-3 * float(best.abs().max()))
+
+
+def test_bad_shapes_are_refused(device):
+    edge = torch.ones(1, 1, dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match="powers of two"):
+        kernel.indexer_topk(
+            torch.zeros(1, 1, 3, 16, device=device), torch.zeros(1, 1, 16, device=device),
+            torch.zeros(1, 1, 3, device=device), edge * 0, edge, 4,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="8192"):
+        kernel.indexer_topk(
+            torch.zeros(1, 1, 4, 16, device=device), torch.zeros(1, 1, 16, device=device),
+            torch.zeros(1, 1, 4, device=device), edge * 0, edge, 9000,
+        )  # fmt: skip

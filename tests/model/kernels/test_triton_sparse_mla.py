@@ -1,0 +1,82 @@
+"""Sparse MLA against the float64 reference: values, log-sum-exp, gradients, splits and determinism."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from model.kernels.sparse_mla import reference  # noqa: E402
+from model.kernels.sparse_mla import triton as kernel  # noqa: E402
+
+
+def inputs(draw, dtype, B, T, S, N, C, R, K, seed=1):
+    """Query 1 selects nothing and query 2 has holes."""
+    device = draw(1).device
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(B, T, max(S, K), generator=generator).argsort(-1)[..., :K].to(device).int()
+    index = order.masked_fill(order >= S, -1)
+    index[:, 1] = -1
+    index[:, 2, ::3] = -1
+    return draw(B, T, N, C + R).to(dtype), draw(B, S, C + R).to(dtype), index, draw(B, T, N, C)
+
+
+def results(operation, q, kv, index, grad, latent, dtype, **options):
+    q, kv = q.to(dtype).detach().clone().requires_grad_(), kv.to(dtype).detach().clone().requires_grad_()
+    out, lse = operation(q, kv, index, 0.1, latent, **options)
+    out.backward(grad.to(dtype))
+    return out.detach(), lse.detach(), q.grad, kv.grad
+
+
+CASES = {
+    "odd sizes": (2, 4, 21, 3, 16, 16, 9),
+    "latent that is no power of two": (1, 4, 40, 4, 48, 16, 20),
+    "fewer keys than top-k": (1, 3, 10, 2, 16, 16, 30),
+    "two blocks of heads": (1, 3, 30, 70, 16, 16, 70),
+}
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(case, deterministic, dtype, bound, draw, error):
+    B, T, S, N, C, R, K = CASES[case]
+    q, kv, index, grad = inputs(draw, dtype, B, T, S, N, C, R, K)
+    full = torch.arange(T, device=q.device) != 1  # the reference's gradient is NaN for a query without keys
+    expected = results(reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], C, torch.float64)
+    out, lse, dq, dkv = results(
+        kernel.sparse_mla, q, kv, index, grad, C, dtype, deterministic=deterministic
+    )
+    assert error(out[:, full], expected[0]) < bound
+    assert error(lse[:, full], expected[1]) < 1e-5
+    assert error(dq[:, full], expected[2]) < bound
+    assert error(dkv, expected[3]) < bound
+    assert not out[:, 1].any() and not dq[:, 1].any() and torch.isneginf(lse[:, 1]).all()
+
+
+def test_splits_of_the_keys(dtype, bound, draw, error):
+    q, kv, index, _ = inputs(draw, dtype, 1, 3, 400, 2, 16, 16, 300)
+    whole = kernel.attend(q, kv, index, 0.1, 16, splits=1)
+    parts = kernel.attend(q, kv, index, 0.1, 16, splits=3)
+    seen = [0, 2]
+    assert error(parts[0], whole[0]) < bound
+    assert error(parts[1][:, seen], whole[1][:, seen]) < 1e-5
+    assert torch.isneginf(parts[1][:, 1]).all()
+
+
+def test_same_gradient_in_every_run(dtype, draw):
+    q, kv, index, grad = inputs(draw, dtype, 2, 5, 12, 3, 16, 16, 9)
+    first = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype)
+    again = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("heads", [8, 64, 128])
+def test_head_sizes_of_glm5(heads, draw, error):
+    q, kv, index, grad = inputs(draw, torch.bfloat16, 2, 33, 700, heads, 512, 64, 200)
+    full = torch.arange(33, device="cuda") != 1
+    expected = results(reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], 512, torch.float64)
+    out, lse, dq, dkv = results(kernel.sparse_mla, q, kv, index, grad, 512, torch.bfloat16)
+    assert error(lse[:, full], expected[1]) < 1e-5
+    for value, wanted in ((out[:, full], expected[0]), (dq[:, full], expected[2]), (dkv, expected[3])):
+        assert error(value, wanted) < 1e-2
