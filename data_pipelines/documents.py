@@ -72,7 +72,7 @@ class DocumentWriter:
     def _flush(self) -> None:
         if self._file is None:
             path = self.folder / f"{self._files:05d}.parquet"
-            self._file = pq.ParquetWriter(path, SCHEMA, compression="zstd")
+            self._file = pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
             self._files += 1
         columns = {name: [getattr(row, name) for row in self._rows] for name in COLUMNS}
         self._file.write_table(pa.table(columns, schema=SCHEMA))
@@ -103,12 +103,14 @@ def parquet_files(path: Path) -> list[Path]:
 def read_batches(file: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Some rows at a time, so that a file of any size fits into memory; all columns when none are named."""
     try:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             missing = [name for name in columns or () if name not in parquet.schema_arrow.names]
             if missing:
                 there = ", ".join(parquet.schema_arrow.names)
                 raise UserError(f"{file} has no column {', '.join(missing)} (it has {there})")
-            yield from parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns)
+            for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
+                batch.validate(full=True)  # a damaged page may decompress to bytes that are no text
+                yield batch
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(

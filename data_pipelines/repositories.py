@@ -65,11 +65,13 @@ def _imported(path: str, text: str, modules: dict[str, str]) -> set[str]:
     found: set[str] = set()
     for match in IMPORT.finditer(text):
         if match["modules"] is not None:
-            names = [name.split(" as ")[0].strip() for name in match["modules"].split(",")]
+            names = {name.split(" as ")[0].strip() for name in match["modules"].split(",")}
         else:
             origin = _absolute(match["origin"], package)
             members = NAME.findall(COMMENT.sub("", match["several"] or match["names"] or ""))
-            names = [f"{origin}.{member}" if origin else member for member in members] + [origin]
+            inside = [f"{origin}.{member}" if origin else member for member in members]
+            # What is no module is defined in the module that it is imported from.
+            names = {name if name in modules else origin for name in inside}
         found.update(modules[name] for name in names if name in modules)
     return found
 

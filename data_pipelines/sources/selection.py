@@ -22,10 +22,11 @@ def take(files: Iterable[SourceFile], max_mb: float | None, seed: int, notes: No
     for package in sorted(packages, key=lambda name: rank(seed, name)):
         taken = 0
         for document in _read(_folders_in_turn(packages[package], seed), notes):
-            if limit is not None and (taken >= share or total >= limit):
+            size = len(document.text)
+            if limit is not None and ((taken and taken + size / 2 > share) or total >= limit):
                 break
-            taken += len(document.text)
-            total += len(document.text)
+            taken += size
+            total += size
             yield document
 
 
