@@ -72,15 +72,29 @@ class DocumentWriter:
     def _flush(self) -> None:
         if self._file is None:
             path = self.folder / f"{self._files:05d}.parquet"
-            self._file = pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
+            self._file = _open(path)
             self._files += 1
-        columns = {name: [getattr(row, name) for row in self._rows] for name in COLUMNS}
-        self._file.write_table(pa.table(columns, schema=SCHEMA))
+        self._file.write_table(_table(self._rows))
         self._in_file += self._pending
         self._rows, self._pending = [], 0
         if self._in_file >= FILE_CHARACTERS:
             self._file.close()
             self._file, self._in_file = None, 0
+
+
+def write_file(path: Path, documents: list[Document]) -> None:
+    """All documents in one file, for a set that fits into memory."""
+    with _open(path) as file:
+        file.write_table(_table(documents), row_group_size=ROWS_AT_ONCE)
+
+
+def _open(path: Path) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
+
+
+def _table(rows: list[Document]) -> pa.Table:
+    columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+    return pa.table(columns, schema=SCHEMA)
 
 
 def read_documents(path: Path) -> Iterator[Document]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_pipelines.documents import Document, DocumentWriter, read_documents
+from data_pipelines.documents import Document, read_documents, write_file
 from data_pipelines.filters.quality import reason_to_drop
 from data_pipelines.haystack import haystack_lines
 from data_pipelines.heldout import Outline, choose_heldout
@@ -77,11 +77,9 @@ def _hold_out(context: Context) -> list[Document]:
         raise UserError(
             "no document could be held out for evaluation: collect more, or raise eval_sets.heldout_fraction"
         )
-    with DocumentWriter(context.out) as writer:
-        for document in kept.values():
-            writer.add(document)
-    (context.out / "00000.parquet").rename(context.out / "heldout.parquet")
-    return list(kept.values())
+    documents = list(kept.values())
+    write_file(context.out / "heldout.parquet", documents)
+    return documents
 
 
 def _tasks(context: Context, sources: list[str]) -> Iterator[dict]:

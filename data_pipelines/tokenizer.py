@@ -26,6 +26,7 @@ WORDS = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 END = "<|endoftext|>"
+MEASURED_DOCUMENTS = 20  # a source, for bytes a token
 
 
 def run(context: Context) -> dict[str, float]:
@@ -109,16 +110,15 @@ def _chosen(documents: Path, sample: set[str]) -> Iterator[Document]:
 
 def _compression(tokenizer: Tokenizer, documents: Path, sample: set[str]) -> dict[str, float]:
     """Bytes a token by source, on documents that the merges were not learned from if there are any."""
-    texts: dict[str, list[str]] = {}
-    everything = list(read_documents(documents))
-    unseen = [document for document in everything if document.id not in sample]
-    for document in unseen or everything:
-        group = texts.setdefault(document.source, [])
-        if len(group) < 20:
+    seen: dict[str, list[str]] = {}
+    unseen: dict[str, list[str]] = {}
+    for document in read_documents(documents):
+        group = (seen if document.id in sample else unseen).setdefault(document.source, [])
+        if len(group) < MEASURED_DOCUMENTS:
             group.append(document.text)
     return {
         f"tokenizer/bytes_per_token/{source}": _bytes_per_token(tokenizer, group)
-        for source, group in sorted(texts.items())
+        for source, group in sorted((seen | unseen).items())
     }
 
 

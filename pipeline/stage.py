@@ -155,12 +155,17 @@ def _run_guarded(run: Callable[[Context], dict[str, float]], context: Context) -
     try:
         return run(context)
     except OSError as error:
-        if error.errno in (28, 122):  # no space left, quota exceeded
+        if error.errno in (28, 122) or error.errno is None and _is_full(context.out):  # no space left, quota
             raise UserError(
                 f"the disk is full while stage {context.stage} writes {error.filename or context.out}: "
                 "free some space and start it again"
             ) from error
         raise
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether nothing more fits: numpy reports a short write without saying why."""
+    return shutil.disk_usage(folder).free < 2**20
 
 
 def _record(context: Context, identity_parts: dict, metrics: dict, started: float) -> dict:

@@ -5,6 +5,7 @@ documents. Tests, vendored copies of other packages and data files are left out.
 """
 
 import ast
+import platform
 import re
 import sysconfig
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def files(source: Source, notes: Notes, downloads: Path) -> Iterator[SourceFile]
 
 def _standard_library(source: str, notes: Notes) -> Iterator[SourceFile]:
     root = Path(sysconfig.get_path("stdlib"))
-    notes.versions[STDLIB] = sysconfig.get_python_version()
+    notes.versions[STDLIB] = platform.python_version()
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if LEFT_OUT & set(PurePosixPath(name).parts) or name.startswith(("_sysconfigdata", "config-")):
