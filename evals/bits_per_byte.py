@@ -7,6 +7,7 @@ from typing import Any
 
 from evals.policy import Policy, Result, Score, Scored
 from evals.suite import ratio
+from pipeline.artifacts import digest_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class BitsPerByte:
     name: str = "bits_per_byte"
 
     def protocol(self) -> dict[str, Any]:
-        return {"version": 1, "documents": [d.id for d in self.documents], "max_tokens": self.max_tokens}
+        texts = [document.text for document in self.documents]
+        return {"version": 1, "texts": digest_of(texts), "max_tokens": self.max_tokens}
 
     def run(self, policy: Policy) -> Result:
         texts = [document.text for document in self.documents]

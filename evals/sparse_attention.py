@@ -9,6 +9,7 @@ from evals.bits_per_byte import Document
 from evals.policy import Attention, IndexerQuality, Policy, Result, Score
 from evals.statistics import bootstrap_difference
 from evals.suite import mean, ratio
+from pipeline.artifacts import digest_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class SparseAttention:
     name: str = "sparse_attention"
 
     def protocol(self) -> dict[str, Any]:
-        return {"version": 1, "documents": [d.id for d in self.documents], "max_tokens": self.max_tokens}
+        texts = [document.text for document in self.documents]
+        return {"version": 1, "texts": digest_of(texts), "max_tokens": self.max_tokens}
 
     def run(self, policy: Policy) -> Result:
         texts = [document.text for document in self.documents]

@@ -30,9 +30,11 @@ class EvalSets:
         self.section = section
         rows = pq.read_table(folder / "heldout.parquet", columns=["id", "source", "text"]).to_pylist()
         documents = sorted((Document(**row) for row in rows), key=lambda document: document.id)
-        self.short = _first_of_each(documents, lambda d: d.source, section.documents_per_source)
+        short = _first_of_each(documents, lambda d: d.source, section.documents_per_source)
+        self.short = [_excerpt(d, CHARACTERS_PER_TOKEN * section.length) for d in short]
         characters = CHARACTERS_PER_TOKEN * section.long_length
-        self.long = [d for d in documents if len(d.text) >= characters][: section.long_documents]
+        long = [d for d in documents if len(d.text) >= characters][: section.long_documents]
+        self.long = [_excerpt(d, characters) for d in long]
         if len(self.long) < 2:
             raise UserError(
                 f"{folder / 'heldout.parquet'} has {len(self.long)} documents of {characters} characters or "
@@ -54,6 +56,14 @@ class EvalSets:
             LongContext(self.long_context, section.long_context_new_tokens, shown),
             Environments(tasks, section.max_new_tokens, samples=shown),
         ]
+
+
+def _excerpt(document: Document, characters: int) -> Document:
+    """A stretch from a line start at a place that the document's id decides: beginnings are all alike."""
+    room = max(0, len(document.text) - characters)
+    place = int(room * int(document.id[:8], 16) / 2**32)
+    start = document.text.rfind("\n", 0, place) + 1
+    return Document(document.id, document.source, document.text[start : start + characters])
 
 
 def _first_of_each(items: list, group: Callable[[Any], Any], count: int) -> list:

@@ -111,5 +111,5 @@ def test_the_protocol_hash_changes_with_all_that_decides_a_score():
     base = protocol_hash(BitsPerByte(documents, 8))
     assert base == protocol_hash(BitsPerByte(documents, 8, samples=3))  # samples are shown, not scored
     assert base != protocol_hash(BitsPerByte(documents, 9))
-    assert base != protocol_hash(BitsPerByte([Document("b", "one", "abcd")], 8))
+    assert base != protocol_hash(BitsPerByte([Document("a", "one", "abce")], 8))
     assert base != protocol_hash(SparseAttention(documents, 8))
