@@ -3,9 +3,9 @@
     python -m benchmarks.kernels --out benchmarks/results/kernels.json
     python -m benchmarks.kernels --only sparse_mla,experts
 
-Every row holds the median and the tenth and ninetieth percentile of many runs in milliseconds, the rate, and the two
-floors under it: the arithmetic at this card's measured matrix rate, and the bytes (each input read once, each output
-written once) at its measured copy rate. The ceilings are measured first, in the same call.
+Every row holds the median and the tenth and ninetieth percentile of many runs in milliseconds, the rate, and
+the two floors under it: the arithmetic at this card's measured matrix rate, and the bytes (each input read
+once, each output written once) at its measured copy rate. The ceilings are measured first, in the same call.
 """
 
 import argparse
@@ -33,19 +33,33 @@ class Bench:
         self.bandwidth = 2 * source.numel() / self.quantiles(lambda: target.copy_(source))[0] / 1e9
 
     @staticmethod
-    def quantiles(run: Callable, milliseconds: int = 200) -> list[float]:
-        """[median, 10 %, 90 %] in ms, after a warm-up; the cache is cleared between runs."""
-        from triton.testing import do_bench
+    def quantiles(run: Callable, milliseconds: int = 200, graph: bool = False) -> list[float]:
+        """[median, 10 %, 90 %] in ms, after a warm-up. The cache is cleared between runs; with ``graph``
+        replays of a captured graph are timed instead, in which launches cost nothing and the cache stays
+        warm.
+        """
+        from triton.testing import do_bench, do_bench_cudagraph
 
         run()
+        if graph:
+            return do_bench_cudagraph(run, rep=20, quantiles=[0.5, 0.1, 0.9])
         return do_bench(run, warmup=40, rep=milliseconds, quantiles=[0.5, 0.1, 0.9])
 
-    def row(self, name: str, run: Callable, tflop: float, gigabytes: float, rate: str = "bf16", **notes) -> Row:
+    def row(
+        self,
+        name: str,
+        run: Callable,
+        tflop: float,
+        gigabytes: float,
+        rate: str = "bf16",
+        graph: bool = False,
+        **notes,
+    ) -> Row:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()
         workspace = (torch.cuda.max_memory_allocated() - before) / 2**20
-        median, low, high = self.quantiles(run)
+        median, low, high = self.quantiles(run, graph=graph)
         floor = max(tflop / getattr(self, rate) * 1e3, gigabytes / self.bandwidth)
         return {
             "work": name,
@@ -82,7 +96,9 @@ def indexer(bench: Bench) -> Iterator[Row]:
             out = T * 2048 * 4 / 1e9
             yield bench.row(
                 f"{name}, bf16",
-                lambda q=q, k=k, w=weight, a=start, b=stop, o=order: indexer_topk(q, k, w, a, b, 2048, order=o),
+                lambda q=q, k=k, w=weight, a=start, b=stop, o=order: indexer_topk(
+                    q, k, w, a, b, 2048, order=o
+                ),
                 tflop, bytes_bf16 + out,
             )  # fmt: skip
             yield bench.row(
@@ -114,7 +130,8 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
     def problem(T, S):
         index = torch.rand(8, S, device=DEVICE).argsort(-1)[:, :2048].int()
         index = index[torch.randint(0, 8, (T,), device=DEVICE)]
-        # Rows of eight random sets, each rotated by its own amount: distinct keys, and every query another set.
+        # Rows of eight random sets, each rotated by its own amount: distinct keys, and every query another
+        # set.
         index = (index + torch.randint(0, S, (T, 1), device=DEVICE, dtype=torch.int32)) % S
         return randn(1, T, 64, 576), randn(1, S, 576), index.unsqueeze(0).contiguous()
 
@@ -129,9 +146,9 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
     for batch in (128, 16):
         q, kv, index = problem(batch, 131_072)
         yield bench.row(
-            f"sparse MLA decode, batch {batch} x 2048 of 131072, bf16 cache",
+            f"sparse MLA decode, batch {batch} x 2048 of 131072, bf16 cache, in a graph",
             lambda q=q, kv=kv, index=index: attend(q, kv, index, 0.0625, 512),
-            batch * 64 * 2048 * 2 * 1088 / 1e12, batch * 2048 * 1152 / 1e9,
+            batch * 64 * 2048 * 2 * 1088 / 1e12, batch * 2048 * 1152 / 1e9, graph=True,
         )  # fmt: skip
     q, kv, index = problem(8192, 8192)
     out, lse = attend(q, kv, index, 0.0625, 512)
@@ -145,10 +162,7 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
 
 
 def indexer_loss(bench: Bench) -> Iterator[Row]:
-    from model.kernels.indexer_loss.triton import dense_indexer_loss, sparse_indexer_loss
-    from model.kernels.indexer_topk.triton import indexer_topk
-    from model.kernels.sparse_mla.triton import attend
-    from model.kernels.sparse_mla.triton import sparse_mla as sparse_mla_op
+    from model.kernels.indexer_loss.triton import dense_indexer_loss
 
     for T in (8192, 32_768):
         q, k = randn(1, T, 64, 256), randn(1, T, 64, 256)
@@ -165,29 +179,65 @@ def indexer_loss(bench: Bench) -> Iterator[Row]:
         )
         del q, k
     T = 8192
-    q, kv = randn(1, T, 64, 576).requires_grad_(), randn(1, T, 576).requires_grad_()
-    iq, ik, iw = (x.requires_grad_() for x in (randn(1, T, 32, 128), randn(1, T, 128), randn(1, T, 32)))
-    stop = torch.arange(1, T + 1, device=DEVICE).int().unsqueeze(0)
-    index = indexer_topk(iq, ik, iw, stop * 0, stop, 2048, order="index")
-    _, lse = attend(q.detach(), kv.detach(), index, 0.0625, 512)
-    grad = randn(1, T, 64, 512)
-    selected = int((index >= 0).sum())
-
-    def sparse():
-        loss = sparse_indexer_loss(q, kv, 0.0625, iq, ik, iw, index, lse_BTN=lse)
-        torch.autograd.grad(loss, (iq, ik, iw))
-
+    run, selected = dsa_core(T)
     tflop = selected * 2 * (64 * 576 + 5 * 32 * 128) / 1e12
-    yield bench.row(f"sparse KL with gradients, {T} tokens causal", sparse, tflop, q.numel() * 2 / 1e9)
+    yield bench.row(f"sparse KL with gradients, {T} tokens causal", lambda: run("loss"), tflop, 0.0)
 
-    def core():
-        index = indexer_topk(iq.detach(), ik.detach(), iw.detach(), stop * 0, stop, 2048, order="index")
-        out, lse = sparse_mla_op(q, kv, index, 0.0625, 512)
-        loss = sparse_indexer_loss(q, kv, 0.0625, iq, ik, iw, index, lse_BTN=lse)
-        torch.autograd.grad((out, loss), (q, kv, iq, ik, iw), (grad, torch.ones_like(loss)))
 
-    tflop += (selected * 64 * 2 * (1088 + 2752) + T * (T + 1) * 32 * 128) / 1e12
-    yield bench.row(f"DSA core forward + backward with loss, {T} tokens causal", core, tflop, 0.0)
+def dsa_core(T: int) -> tuple[Callable[[str], None], int]:
+    """A layer's sparse attention without its projections at T causal tokens, and the number of selected
+    pairs. The function runs "all" (selection, attention, indexer loss, every gradient) or the "loss" and its
+    gradients alone.
+    """
+    from model.kernels.indexer_loss.triton import sparse_indexer_loss
+    from model.kernels.indexer_topk.triton import indexer_topk
+    from model.kernels.sparse_mla.triton import sparse_mla as attention
+
+    q, kv = randn(1, T, 64, 576).requires_grad_(), randn(1, T, 576).requires_grad_()
+    indexer_leaves = [x.requires_grad_() for x in (randn(1, T, 32, 128), randn(1, T, 128), randn(1, T, 32))]
+    stop = torch.arange(1, T + 1, device=DEVICE).int().unsqueeze(0)
+    start, grad = torch.zeros_like(stop), randn(1, T, 64, 512)
+    index = indexer_topk(*indexer_leaves, start, stop, 2048, order="index")
+    with torch.no_grad():
+        _, known_lse = attention(q, kv, index, 0.0625, 512)
+
+    def run(part: str) -> None:
+        if part == "loss":
+            loss = sparse_indexer_loss(q, kv, 0.0625, *indexer_leaves, index, lse_BTN=known_lse)
+            torch.autograd.grad(loss, indexer_leaves)
+            return
+        selected = indexer_topk(*indexer_leaves, start, stop, 2048, order="index")
+        out, lse = attention(q, kv, selected, 0.0625, 512)
+        loss = sparse_indexer_loss(q, kv, 0.0625, *indexer_leaves, selected, lse_BTN=lse)
+        torch.autograd.grad((out, loss), (q, kv, *indexer_leaves), (grad, torch.ones_like(loss)))
+
+    return run, int((index >= 0).sum())
+
+
+def attention(bench: Bench) -> Iterator[Row]:
+    """Forward and backward of a layer's attention core: ours with indexer, loss and selection; torch's dense
+    one.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    for T in (8192, 16_384, 32_768, 65_536):
+        run, selected = dsa_core(T)
+        tflop = (selected * 2 * (64 * (576 + 1088 + 2752) + 5 * 32 * 128) + T * (T + 1) * 32 * 128) / 1e12
+        yield bench.row(
+            f"DSA core forward + backward with loss, {T} tokens causal", lambda r=run: r("all"), tflop, 0.0
+        )
+        del run
+        leaves = [randn(1, 64, T, 256).requires_grad_() for _ in range(3)]
+        grad = randn(1, 64, T, 256)
+
+        def dense(leaves=leaves, grad=grad):
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True)
+            torch.autograd.grad(out, leaves, grad)
+
+        tflop = T * (T + 1) / 2 * 64 * 256 * 2 * 7 / 1e12
+        yield bench.row(f"dense causal cuDNN forward + backward, {T} tokens", dense, tflop, 0.0)
+        torch.cuda.empty_cache()
 
 
 def experts(bench: Bench) -> Iterator[Row]:
@@ -201,7 +251,10 @@ def experts(bench: Bench) -> Iterator[Row]:
     tflop = M * K * 2 * 3 * D * F / 1e12
     size = (2 * x.numel() + gate_up.numel() + down.numel()) * 2 / 1e9
     yield bench.row(
-        "MoE forward, routing to weighted sum", lambda: routed_experts(x, index, weight, gate_up, down), tflop, size
+        "MoE forward, routing to weighted sum",
+        lambda: routed_experts(x, index, weight, gate_up, down),
+        tflop,
+        size,
     )
     offset = torch.bincount(index.flatten(), minlength=E).cumsum(0).int()
     rows, active = randn(M * K, D), randn(M * K, F)
@@ -270,7 +323,9 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=DEVICE, dtype=BF16)
 
 
-SUITES = {f.__name__: f for f in (indexer, sparse_mla, indexer_loss, experts, cross_entropy, newton_schulz)}
+SUITES = {f.__name__: f for f in (
+    indexer, sparse_mla, indexer_loss, attention, experts, cross_entropy, newton_schulz
+)}  # fmt: skip
 
 
 def main() -> int:
@@ -290,7 +345,10 @@ def main() -> int:
     for name in options.only.split(","):
         for row in SUITES[name](bench):
             results["rows"].append({"suite": name, **row})
-            print(f"{row['work']:75s} {row['ms']:9.3f} ms {row['tflops']:7.0f} TFLOP/s {row['over_floor']:5.2f} x floor")
+            print(
+                f"{row['work']:75s} {row['ms']:9.3f} ms {row['tflops']:7.0f} TFLOP/s"
+                f" {row['over_floor']:5.2f} x floor"
+            )
             if options.out:
                 options.out.write_text(json.dumps(results, indent=1) + "\n")
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """Head projection and cross-entropy on CUDA: the contract is ``reference.linear_cross_entropy``.
 
-The products are cuBLAS's; between them one kernel reads a chunk's logits once and, in the backward pass, another turns
-them into their gradient in place. Only one chunk of logits exists at a time.
+The products are cuBLAS's; between them one kernel reads a chunk's logits once and, in the backward pass,
+another turns them into their gradient in place. Only one chunk of logits exists at a time.
 
 M tokens, D hidden, V vocabulary.
 """
@@ -12,8 +12,8 @@ import triton.language as tl
 
 from model.kernels.cross_entropy.reference import IGNORE
 
-# Logits held at once, in elements: 256 MiB in bfloat16.
-CHUNK_LOGITS = 1 << 27
+# Logits held at once, in elements: 512 MiB in bfloat16.
+CHUNK_LOGITS = 1 << 28
 
 
 def linear_cross_entropy(x_MD: torch.Tensor, weight_VD: torch.Tensor, target_M: torch.Tensor) -> torch.Tensor:
@@ -54,8 +54,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 num_warps=8,
             )
             torch.mm(logits, weight, out=dx[rows])
-            dweight += logits.t() @ x[rows]
+            dweight = _accumulate(dweight, logits.t(), x[rows])
         return dx, dweight.to(weight.dtype), None
+
+
+def _accumulate(total, left, right):
+    """``total + left @ right`` with the product kept in float32."""
+    if left.is_cuda and left.dtype != torch.float32:
+        return torch.addmm(total, left, right, out_dtype=torch.float32)
+    return total.addmm_(left, right)
 
 
 def _chunks(rows: int, vocabulary: int):

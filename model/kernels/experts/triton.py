@@ -1,8 +1,8 @@
 """Routed experts on CUDA: the contract is ``reference.routed_experts``.
 
-The grouped products are ``torch._grouped_mm``; everything around them is fused: one pass gathers rows into expert
-order, one applies SwiGLU, one returns to token order, weights the choices and sums them. No step waits for the host, and
-every sum has a fixed order.
+The grouped products are ``torch._grouped_mm``; everything around them is fused: one pass gathers rows into
+expert order, one applies SwiGLU, one returns to token order, weights the choices and sums them. No step waits
+for the host, and every sum has a fixed order.
 
 M tokens, D hidden, E experts, F ffn width, G = 2F, K experts per token, A = M K rows in expert order.
 """
@@ -72,7 +72,9 @@ def swiglu(hidden_AG):
 
 
 def swiglu_backward(hidden_AG, grad_AF, weight_A, order_A):
-    """From the unweighted gradient of the activation: (weight * activation, gradient of hidden, gradient of weight)."""
+    """From the unweighted gradient of the activation: (weight * activation, gradient of hidden, gradient of
+    weight).
+    """
     A, G = hidden_AG.shape
     scaled, grad_hidden = torch.empty_like(grad_AF), torch.empty_like(hidden_AG)
     grad_weight = torch.empty_like(weight_A)

@@ -1,10 +1,12 @@
-"""Indexer losses on CUDA: the contract is ``reference``'s. Loss and gradients are computed together in the forward pass,
-chunk by chunk of queries, so that nothing of size T x S outlives a chunk; the backward pass only scales them.
+"""Indexer losses on CUDA: the contract is ``reference``'s. Loss and gradients are computed together in the
+forward pass, chunk by chunk of queries, so that nothing of size T x S outlives a chunk; the backward pass
+only scales them.
 
-Of each chunk the head-summed attention (the target) is written once, in float32, and overwritten by the gradient of
-the scores. Gradients to the indexer's keys are summed in a fixed order.
+Of each chunk the head-summed attention (the target) is written once, in float32, and overwritten by the
+gradient of the scores. Gradients to the indexer's keys are summed in a fixed order.
 
-B batch, T queries, S keys, N heads, H qk head dim, X = C + R absorbed qk dim, I indexer heads, J indexer dim, K top-k.
+B batch, T queries, S keys, N heads, H qk head dim, X = C + R absorbed qk dim, I indexer heads, J indexer dim,
+K top-k.
 """
 
 import torch
@@ -79,21 +81,10 @@ def _dense(iq, ik, iw, q, k, scale, start, stop):
             _lse_kernel[(triton.cdiv(Tc, 128), N)](
                 q[b, t:], k[b], lse, *seen, scale, Tc, S, **main, BT=128, BS=64, num_warps=8, num_stages=3
             )
-            _target_kernel[(triton.cdiv(S, 128), triton.cdiv(Tc, 128))](
-                q[b, t:],
-                k[b],
-                lse,
-                target,
-                *seen,
-                scale,
-                Tc,
-                S,
-                **main,
-                BT=128,
-                BS=128,
-                num_warps=8,
-                num_stages=2,
-            )
+            _target_kernel[(triton.cdiv(S, 64), triton.cdiv(Tc, 128))](
+                q[b, t:], k[b], lse, target, *seen, scale, Tc, S, **main, BT=128, BS=64, num_warps=8,
+                num_stages=2
+            )  # fmt: skip
             own = (iq[b, t:], ik[b], iw[b, t:], target, *seen)
             _kl_kernel[(triton.cdiv(Tc, block_q),)](
                 *own, loss[b, t:], diq[b, t:], diw[b, t:], Tc, S, **index, num_warps=8, num_stages=2
@@ -279,12 +270,13 @@ def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
     target = torch.empty(chunk, K, dtype=torch.float32, device=device)
     each = torch.empty(chunk * K, J, dtype=iq.dtype, device=device)
     block_n = max(16, min(64, triton.next_power_of_2(N)))
+    low = 1 << (X.bit_length() - 1)
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
         _sparse_target_kernel[(count,)](
-            q, kv, flat, lse_BTN if lse_BTN is not None else loss, target, row, scale, K, N=N, X=X,
-            BLOCK_X=triton.next_power_of_2(X), BLOCK_N=block_n, BS=64, HAS_LSE=lse_BTN is not None,
-            UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4, num_stages=1,
+            q, kv, flat, lse_BTN if lse_BTN is not None else loss, target, row, scale, K, N=N, X=X, LOW=low,
+            HIGH=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n, BS=64,
+            HAS_LSE=lse_BTN is not None, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4, num_stages=2,
         )  # fmt: skip
         _sparse_kl_kernel[(count,)](
             iq, ik, iw, flat, target, loss, diq, diw, each, row, K, I=I, J=J, BLOCK_I=max(16, I), BS=64,
@@ -297,9 +289,22 @@ def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
 
 
 @triton.jit
+def _selected_scores(
+    q_low, q_high, kv, s, X: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, UPCAST: tl.constexpr
+):  # fmt: skip
+    """Products of the query's heads with the rows ``s`` (negative: zeros), in two parts of powers of two."""
+    row = tl.where(s >= 0, s, 0)
+    score = tl.dot(q_low, tl.trans(_block(kv, row, s >= 0, X, LOW, LOW, UPCAST)), input_precision="ieee")
+    if X > LOW:
+        k_high = _block(kv + LOW, row, s >= 0, X, X - LOW, HIGH, UPCAST)
+        score = tl.dot(q_high, tl.trans(k_high), score, input_precision="ieee")
+    return score
+
+
+@triton.jit
 def _sparse_target_kernel(
-    q, kv, flat, lse, target, row0, scale, K, N: tl.constexpr, X: tl.constexpr, BLOCK_X: tl.constexpr,
-    BLOCK_N: tl.constexpr, BS: tl.constexpr, HAS_LSE: tl.constexpr, UPCAST: tl.constexpr,
+    q, kv, flat, lse, target, row0, scale, K, N: tl.constexpr, X: tl.constexpr, LOW: tl.constexpr,
+    HIGH: tl.constexpr, BLOCK_N: tl.constexpr, BS: tl.constexpr, HAS_LSE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Mean over heads of each head's softmax over the query's selected rows."""
     local = tl.program_id(0).to(tl.int64)
@@ -307,7 +312,8 @@ def _sparse_target_kernel(
     lane = tl.arange(0, BS)
     for n0 in tl.static_range(0, N, BLOCK_N):
         head = n0 + tl.arange(0, BLOCK_N)
-        q_tile = _block(q + row * N * X, head, head < N, X, X, BLOCK_X, UPCAST)
+        q_low = _block(q + row * N * X, head, head < N, X, LOW, LOW, UPCAST)
+        q_high = _block(q + row * N * X + LOW, head, head < N, X, X - LOW, HIGH, UPCAST)
         if HAS_LSE:
             log = tl.load(lse + row * N + head, mask=head < N, other=0.0) * LOG2E
         else:
@@ -315,8 +321,7 @@ def _sparse_target_kernel(
             norm = tl.zeros([BLOCK_N], tl.float32)
             for k0 in range(0, K, BS):
                 s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
-                k_tile = _block(kv, tl.where(s >= 0, s, 0), s >= 0, X, X, BLOCK_X, UPCAST)
-                score = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * (scale * LOG2E)
+                score = _selected_scores(q_low, q_high, kv, s, X, LOW, HIGH, UPCAST) * (scale * LOG2E)
                 score = tl.where((s >= 0)[None, :], score, float("-inf"))
                 m_new = tl.maximum(m, tl.max(score, 1))
                 norm = norm * tl.exp2(m - m_new) + tl.sum(tl.exp2(score - m_new[:, None]), 1)
@@ -325,8 +330,7 @@ def _sparse_target_kernel(
         log = tl.where(log == float("-inf"), 0.0, log)
         for k0 in range(0, K, BS):
             s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
-            k_tile = _block(kv, tl.where(s >= 0, s, 0), s >= 0, X, X, BLOCK_X, UPCAST)
-            score = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * (scale * LOG2E)
+            score = _selected_scores(q_low, q_high, kv, s, X, LOW, HIGH, UPCAST) * (scale * LOG2E)
             p = tl.exp2(score - log[:, None])
             p = tl.where((s >= 0)[None, :] & (head < N)[:, None], p, 0.0)
             total = tl.sum(p, 0) * (1.0 / N)
@@ -341,8 +345,8 @@ def _sparse_kl_kernel(
     iq, ik, iw, flat, target, loss, diq, diw, each, row0, K,
     I: tl.constexpr, J: tl.constexpr, BLOCK_I: tl.constexpr, BS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """KL of one query over its selected keys, its gradient to the indexer's query and weights, and its contribution
-    to each selected key.
+    """KL of one query over its selected keys, its gradient to the indexer's query and weights, and its
+    contribution to each selected key.
     """
     local = tl.program_id(0).to(tl.int64)
     row = row0 + local

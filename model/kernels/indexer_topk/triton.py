@@ -2,10 +2,10 @@
 
 Kernels over chunks of queries. ``_score_kernel`` multiplies a tile of keys with the heads of a few queries,
 applies ReLU and head weights in registers, and stores one float32 per (query, key) into a bounded workspace.
-While it walks over the keys with stride ``GROUPS`` it also keeps each stride class's maximum. The k-th largest
-of those maxima is a lower bound of the k-th largest score, so ``_select_kernel`` reads each row once, keeps the
-few scores above the bound, and selects exactly among them. Order is total (score, then lower key index), thus
-the result does not depend on tiles, splits or timing.
+While it walks over the keys with stride ``GROUPS`` it also keeps each stride class's maximum. The k-th
+largest of those maxima is a lower bound of the k-th largest score, so ``_compact_kernel`` reads each row
+once, keeps the few scores above the bound, and selects exactly among them. Order is total (score, then lower
+key index), thus the result does not depend on tiles, splits or timing.
 
 B batch, T queries, S keys, I indexer heads, J indexer dim, K top-k.
 """
@@ -14,17 +14,19 @@ import torch
 import triton
 import triton.language as tl
 
-# Bytes of scores held at once, and queries at most (each needs another 64 KiB of scratch at top-2048).
+# Bytes of scores held at once, and queries at most (each needs another 160 KiB of scratch at top-2048).
 WORKSPACE = 1 << 29
 CHUNK = 2048
 # Key tiles that one program of the score kernel should see, so that loading its queries is paid back.
 TILES = 32
+# Parts of a row that are filtered side by side, each by one warp.
+SEGMENTS = 4
 _INTERPRET = triton.knobs.runtime.interpret
 FP8 = torch.float8_e4m3fn
 
 
 def quantize_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x8, scale): float8 e4m3 values and a float32 scale for each row (last dimension), ``x = x8 * scale``."""
+    """(x8, scale): float8 e4m3 values and a float32 scale for each row (last dimension): ``x8 * scale``."""
     scale = x.float().abs().amax(-1).clamp(min=1e-12) / 448.0
     return (x.float() / scale.unsqueeze(-1)).to(FP8), scale
 
@@ -45,7 +47,8 @@ def indexer_topk(
     """As ``reference.indexer_topk``; scores are summed in float32 from exact products of the inputs.
 
     Args:
-        k_scale_BS: float32 scale of each key, for float8 keys (``quantize_fp8``). The scales of float8 queries
+        k_scale_BS: float32 scale of each key, for float8 keys (``quantize_fp8``). The scales of float8
+        queries
             belong into ``weight_BTI``.
         order: "score" as in the reference, or "index" for ascending key index (cheaper: no sort).
         block_keys: keys of a tile, 64 or 128; the result does not depend on it.
@@ -73,10 +76,10 @@ def indexer_topk(
     row_count = batches * queries
     score = torch.empty(row_count, S, dtype=torch.float32, device=q.device)
     group_max = torch.empty(row_count, groups, dtype=torch.float32, device=q.device)
-    candidate = torch.empty(row_count, 2, groups, dtype=torch.int32, device=q.device)
+    candidate = torch.empty(row_count, SEGMENTS, 2, groups, dtype=torch.int32, device=q.device)
     picked = torch.empty(row_count, K2 if order == "score" else 0, dtype=torch.int64, device=q.device)
     bound = torch.empty(row_count, dtype=torch.float32, device=q.device)
-    length = torch.empty(row_count, dtype=torch.int32, device=q.device)
+    length = torch.empty(row_count, SEGMENTS, dtype=torch.int32, device=q.device)
     warps, block = max(1, min(4, groups // 1024)), min(512, max(groups, 128))
     for b in range(0, B, batches):
         Bc = min(batches, B - b)
@@ -95,11 +98,12 @@ def indexer_topk(
                 group_max, bound, start, stop, *chunk, top_k, GROUPS=groups, num_warps=warps
             )
             lists = (score, bound, candidate, length, start, stop, *chunk, S)
-            _compact_kernel[rows_grid](*lists, GROUPS=groups, BLOCK=block, num_warps=4)
-            _compact_ties_kernel[rows_grid](*lists, top_k, GROUPS=groups, BLOCK=block, num_warps=4)
+            sizes = dict(GROUPS=groups, SEGMENTS=SEGMENTS)
+            _compact_kernel[(Tc * SEGMENTS, Bc)](*lists, **sizes, BLOCK=block, num_warps=1)
+            _compact_ties_kernel[rows_grid](*lists, top_k, **sizes, BLOCK=block, num_warps=4)
             _pick_kernel[rows_grid](
                 candidate, length, picked, index_BTK, *chunk, top_k,
-                GROUPS=groups, K2=K2, SORTED=order == "index", num_warps=warps,
+                **sizes, K2=K2, SORTED=order == "index", num_warps=warps,
             )  # fmt: skip
             if order == "score":
                 _sort_kernel[rows_grid](
@@ -114,8 +118,8 @@ def _score_kernel(
     I: tl.constexpr, J: tl.constexpr, GROUPS: tl.constexpr, BS: tl.constexpr, BQ: tl.constexpr,
     RESIDUES: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Scores of BQ queries for the keys ``residue * BS + [0, BS) + j * GROUPS`` of some residues, and their maxima
-    over j.
+    """Scores of BQ queries for the keys ``residue * BS + [0, BS) + j * GROUPS`` of some residues, and their
+    maxima over j.
     """
     query_blocks = tl.cdiv(Tc, BQ)
     block = tl.program_id(0) % query_blocks
@@ -229,7 +233,9 @@ def _score_of(key):
 
 @triton.jit
 def _bound_kernel(group_max, bound, start, stop, b0, t0, Tc, T, K, GROUPS: tl.constexpr):
-    """A lower bound of each row's K-th largest score. It needs only the leading bits of the K-th largest maximum."""
+    """A lower bound of each row's K-th largest score. It needs only the leading bits of the K-th largest
+    maximum.
+    """
     row = tl.program_id(1) * Tc + tl.program_id(0)
     out_row = (b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)
     maxima = tl.load(group_max + row.to(tl.int64) * GROUPS + tl.arange(0, GROUPS))
@@ -240,21 +246,27 @@ def _bound_kernel(group_max, bound, start, stop, b0, t0, Tc, T, K, GROUPS: tl.co
 
 @triton.jit
 def _compact_kernel(
-    score, bound, candidate, length, start, stop, b0, t0, Tc, T, S, GROUPS: tl.constexpr, BLOCK: tl.constexpr
+    score, bound, candidate, length, start, stop, b0, t0, Tc, T, S,
+    GROUPS: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Lists (score, index) of each row, in index order, from the bound on. The length may come out larger than the
-    GROUPS places that exist: then ``_compact_ties_kernel`` lists again.
+    """Lists (score, index) of one segment of a row, in index order, from the bound on. The segments' lengths
+    may add up to more than GROUPS: then ``_compact_ties_kernel`` lists again.
     """
-    row = (tl.program_id(1) * Tc + tl.program_id(0)).to(tl.int64)
-    out_row = (b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)
+    segment = tl.program_id(0) % SEGMENTS
+    local_t = tl.program_id(0) // SEGMENTS
+    row = (tl.program_id(1) * Tc + local_t).to(tl.int64)
+    out_row = (b0 + tl.program_id(1)) * T + t0 + local_t
     lo = tl.load(start + out_row)
     hi = tl.load(stop + out_row)
+    share = tl.cdiv(tl.cdiv(hi - lo, SEGMENTS), BLOCK) * BLOCK
+    lo += segment * share
+    hi = tl.minimum(hi, lo + share)
     row_ptr = score + row * S
-    list_ptr = candidate + row * 2 * GROUPS
+    list_ptr = candidate + (row * SEGMENTS + segment) * 2 * GROUPS
     least = tl.load(bound + row)
     lane = tl.arange(0, BLOCK)
     count = tl.zeros([], tl.int32)
-    # Two blocks are loaded ahead: a row is long and its program is alone with it.
+    # Two blocks are loaded ahead: a segment is long and its warp is alone with it.
     following = tl.load(row_ptr + lo + lane, mask=lo + lane < hi, other=float("-inf"))
     later = tl.load(row_ptr + lo + BLOCK + lane, mask=lo + BLOCK + lane < hi, other=float("-inf"))
     for s0 in range(lo, hi, BLOCK):
@@ -268,30 +280,34 @@ def _compact_kernel(
         keep = keep & (place < GROUPS)
         tl.store(list_ptr + place, x.to(tl.int32, bitcast=True), mask=keep)
         tl.store(list_ptr + GROUPS + place, s, mask=keep)
-    tl.store(length + row, count)
+    tl.store(length + row * SEGMENTS + segment, count)
 
 
 @triton.jit
 def _compact_ties_kernel(
-    score, bound, candidate, length, start, stop, b0, t0, Tc, T, S, K, GROUPS: tl.constexpr, BLOCK: tl.constexpr
+    score, bound, candidate, length, start, stop, b0, t0, Tc, T, S, K,
+    GROUPS: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """For rows with too long a list: of the scores that equal the bound (a plateau) only the first K count. If that
-    does not help, the bound is replaced by the K-th largest score itself.
+    """For rows with too long lists: of the scores that equal the bound (a plateau) only the first K count. If
+    that does not help, the bound is replaced by the K-th largest score itself. The list is then in the first
+    segment.
     """
     row = (tl.program_id(1) * Tc + tl.program_id(0)).to(tl.int64)
     out_row = (b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)
-    lo = tl.load(start + out_row)
-    hi = tl.load(stop + out_row)
-    row_ptr = score + row * S
-    least = tl.load(bound + row)
-    count = tl.load(length + row)
-    for attempt in range(2):
+    segment = tl.arange(0, SEGMENTS)
+    count = tl.sum(tl.load(length + row * SEGMENTS + segment))
+    if count > GROUPS:
+        lo = tl.load(start + out_row)
+        hi = tl.load(stop + out_row)
+        row_ptr = score + row * S
+        list_ptr = candidate + row * SEGMENTS * 2 * GROUPS
+        least = tl.load(bound + row)
+        count = _compact_ties(row_ptr, list_ptr, lo, hi, least, K, GROUPS, BLOCK)
         if count > GROUPS:
-            if attempt == 1:
-                least = _score_of(_kth_largest_of_row(row_ptr, lo, hi, K, BLOCK))
+            least = _score_of(_kth_largest_of_row(row_ptr, lo, hi, K, BLOCK))
             tl.debug_barrier()
-            count = _compact_ties(row_ptr, candidate + row * 2 * GROUPS, lo, hi, least, K, GROUPS, BLOCK)
-    tl.store(length + row, count)
+            count = _compact_ties(row_ptr, list_ptr, lo, hi, least, K, GROUPS, BLOCK)
+        tl.store(length + row * SEGMENTS + segment, tl.where(segment == 0, count, 0))
 
 
 @triton.jit
@@ -318,17 +334,23 @@ def _compact_ties(row_ptr, list_ptr, lo, hi, least, K, GROUPS: tl.constexpr, BLO
 
 @triton.jit
 def _pick_kernel(
-    candidate, length, picked, index, b0, t0, Tc, T, K, GROUPS: tl.constexpr, K2: tl.constexpr, SORTED: tl.constexpr
+    candidate, length, picked, index, b0, t0, Tc, T, K, GROUPS: tl.constexpr, SEGMENTS: tl.constexpr,
+    K2: tl.constexpr, SORTED: tl.constexpr,
 ):  # fmt: skip
     """Exact top-K of each row's list, in index order: to ``index``, or with the scores to ``picked``."""
     row = (tl.program_id(1) * Tc + tl.program_id(0)).to(tl.int64)
     out_row = ((b0 + tl.program_id(1)) * T + t0 + tl.program_id(0)).to(tl.int64)
-    count = tl.load(length + row)
     slot = tl.arange(0, GROUPS)
+    # The segments' lists one behind the other: place of slot p in its own segment's list.
+    count = tl.zeros([], tl.int32)
+    own = slot
+    for segment in tl.static_range(SEGMENTS):
+        own = tl.where(slot >= count, segment * 2 * GROUPS + slot - count, own)
+        count += tl.load(length + row * SEGMENTS + segment)
     listed = slot < count
-    list_ptr = candidate + row * 2 * GROUPS
-    key = _ordered(tl.load(list_ptr + slot, mask=listed, other=-1).to(tl.float32, bitcast=True))
-    s = tl.load(list_ptr + GROUPS + slot, mask=listed, other=0)
+    list_ptr = candidate + row * SEGMENTS * 2 * GROUPS + own
+    key = _ordered(tl.load(list_ptr, mask=listed, other=-1).to(tl.float32, bitcast=True))
+    s = tl.load(list_ptr + GROUPS, mask=listed, other=0)
     least = _kth_largest(key, K, 32)
     gt = listed & (key > least)
     eq = listed & (key == least)

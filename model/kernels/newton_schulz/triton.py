@@ -1,7 +1,7 @@
 """Batched Newton-Schulz on CUDA: the contract is ``reference.newton_schulz``.
 
-``X X^T`` and the polynomial in it are symmetric: only the tiles on and under the diagonal are computed, and each is
-also written to its mirrored place. The last product of a step is cuBLAS's.
+``X X^T`` and the polynomial in it are symmetric: only the tiles on and under the diagonal are computed, and
+each is also written to its mirrored place. The last product of a step is cuBLAS's.
 
 L matrices, A rows, B columns.
 """
@@ -21,31 +21,33 @@ def newton_schulz(x_LAB: torch.Tensor) -> torch.Tensor:
     a, b, c = COEFFICIENTS
     wide = x_LAB.shape[-2] <= x_LAB.shape[-1]
     x = x_LAB if wide else x_LAB.transpose(-2, -1)
-    norm = torch.linalg.matrix_norm(x.float(), keepdim=True)
-    x = (x / norm.clamp(min=1e-20)).to(torch.float32 if _INTERPRET else torch.bfloat16).contiguous()
-    gram = torch.empty(x.shape[0], x.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
+    inverse = 1.0 / torch.linalg.matrix_norm(x.float(), keepdim=True).clamp(min=1e-20)
+    kind = torch.float32 if _INTERPRET else torch.bfloat16
+    x = torch.mul(x, inverse, out=torch.empty(x.shape, dtype=kind, device=x.device))
+    gram = torch.empty(x.shape[0], x.shape[1], x.shape[1], dtype=kind, device=x.device)
     poly = torch.empty_like(gram)
     for _ in range(STEPS):
-        symmetric_product(x, gram, gram, 0.0, 1.0)
-        symmetric_product(gram, gram, poly, b, c)
-        x = torch.baddbmm(x, poly, x, beta=a)
+        symmetric_product(x, gram, gram, 0.0, 1.0, 0.0)
+        symmetric_product(gram, gram, poly, b, c, a)
+        x = poly @ x  # a x + (b G + c G^2) x
     return (x if wide else x.transpose(-2, -1)).to(x_LAB.dtype)
 
 
-def symmetric_product(x_LAB, base_LAA, out_LAA, beta: float, alpha: float) -> None:
-    """``out = beta * base + alpha * x x^T``; base symmetric, and unread if beta is 0."""
+def symmetric_product(x_LAB, base_LAA, out_LAA, beta: float, alpha: float, diagonal: float) -> None:
+    """``out = diagonal * I + beta * base + alpha * x x^T``; base symmetric, and unread if beta is 0."""
     L, A, B = x_LAB.shape
     block = 128 if A >= 1024 else 64
     edge = triton.cdiv(A, block)
     _symmetric_kernel[(edge * (edge + 1) // 2, L)](
-        x_LAB, base_LAA, out_LAA, A, B, beta, alpha,
-        HAS_BASE=beta != 0.0, BLOCK=block, BLOCK_B=64, num_warps=8 if block == 128 else 4, num_stages=4,
+        x_LAB, base_LAA, out_LAA, A, B, beta, alpha, diagonal,
+        HAS_BASE=beta != 0.0, BLOCK=block, BLOCK_B=64, num_warps=8 if block == 128 else 4, num_stages=3,
     )  # fmt: skip
 
 
 @triton.jit
 def _symmetric_kernel(
-    x, base, out, A, B, beta, alpha, HAS_BASE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_B: tl.constexpr
+    x, base, out, A, B, beta, alpha, diagonal, HAS_BASE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_B:
+    tl.constexpr
 ):  # fmt: skip
     # Tile (i, j) with j <= i is number i (i + 1) / 2 + j.
     number = tl.program_id(0)
@@ -66,7 +68,7 @@ def _symmetric_kernel(
             x + column[:, None] * B + (k + inner)[None, :], mask=(column < A)[:, None] & ok, other=0.0
         )
         acc = tl.dot(left, tl.trans(right), acc, input_precision="ieee")
-    acc *= alpha
+    acc = acc * alpha + tl.where(row[:, None] == column[None, :], diagonal, 0.0)
     mask = (row < A)[:, None] & (column < A)[None, :]
     place = matrix * A * A + row[:, None] * A + column[None, :]
     if HAS_BASE:

@@ -1,9 +1,9 @@
 """Gradients of sparse MLA on CUDA.
 
-Per query: probabilities and score gradients are recomputed together with ``dq`` in one pass over the selected rows
-and kept for a chunk of queries; a second kernel turns them into one contribution per (query, selected key). The
-contributions to one key are then summed either in query order (sorted by key: the same bits every run) or with
-atomics.
+Per query: probabilities and score gradients are recomputed together with ``dq`` in one pass over the selected
+rows and kept for a chunk of queries; a second kernel turns them into one contribution per (query, selected
+key). The contributions to one key are then summed either in query order (sorted by key: the same bits every
+run) or with atomics.
 """
 
 import torch
@@ -67,7 +67,7 @@ def _query_kernel(
     C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     UPCAST: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """dq of one query; into ``weights`` (2N, K) its score gradients, already times scale, and probabilities."""
+    """dq of one query; into ``weights`` (2N, K) its score gradients (times scale) and probabilities."""
     X: tl.constexpr = C + R
     local = tl.program_id(0).to(tl.int64)
     row = row0 + local
@@ -124,8 +124,8 @@ def _key_kernel(
     C: tl.constexpr, R: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr, ATOMIC: tl.constexpr,
 ):  # fmt: skip
-    """Contribution of one query to BLOCK_K of its keys, ``ds^T q + p^T grad_out`` summed over heads: one product
-    with the heads counted twice.
+    """Contribution of one query to BLOCK_K of its keys, ``ds^T q + p^T grad_out`` summed over heads: one
+    product with the heads counted twice.
     """
     X: tl.constexpr = C + R
     local = tl.program_id(1).to(tl.int64)

@@ -1,7 +1,8 @@
 """Sparse MLA's forward pass for Hopper in Gluon, Triton's lower-level dialect, at GLM-5's head sizes.
 
-Plain Triton gives the score product to both warpgroups in full and issues the gather of the next tile only after the
-current one is done. Here two warpgroups share each product, and the gather of tile j + 1 runs during all of tile j.
+Plain Triton gives the score product to both warpgroups in full and issues the gather of the next tile only
+after the current one is done. Here two warpgroups share each product, and the gather of tile j + 1 runs
+during all of tile j.
 
 Shared memory: the query (64 heads x 576) and two tiles of 64 gathered rows.
 """
@@ -36,7 +37,9 @@ def fits(q: torch.Tensor, latent: int) -> bool:
 
 
 def launch(q, kv, index, out, lse, scale: float, splits: int) -> None:
-    """Fills out (splits, B, T, N, C) and lse (splits, B, T, N) from q (B, T, N, X), kv (B, S, X), index (B, T, K)."""
+    """Fills out (splits, B, T, N, C) and lse (splits, B, T, N) from q (B, T, N, X), kv (B, S, X), index (B,
+    T, K).
+    """
     B, T, N, _ = q.shape
     _forward[(B * T, N // HEADS.value, splits)](
         q, kv, index, out, lse, scale * LOG2E.value, T, kv.shape[1], N, index.shape[-1], B * T, splits,
@@ -164,9 +167,9 @@ def _gather_part(kv, row, column, place):
 
 @gluon.jit
 def _query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row0, scale, N, K):
-    """``backward._query_kernel``. One tile of rows fits beside the query and its gradient, so the tile is refilled
-    piece by piece: a quarter of the latent is overwritten as soon as ``dq`` has used it, while the rest is still in
-    use, and the next tile's products start on the quarters that have arrived.
+    """``backward._query_kernel``. One tile of rows fits beside the query and its gradient, so the tile is
+    refilled piece by piece: a quarter of the latent is overwritten as soon as ``dq`` has used it, while the
+    rest is still in use, and the next tile's products start on the quarters that have arrived.
     """
     X: gl.constexpr = LATENT + ROTATED
     PART: gl.constexpr = LATENT // 4
@@ -284,7 +287,9 @@ def _query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row0, scale, N
 
 
 def launch_query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row, count, scale: float) -> None:
-    """Fills ``count`` rows of dq and of weights (chunk, 2N, K), from row ``row`` on; see ``backward.gradients``."""
+    """Fills ``count`` rows of dq and of weights (chunk, 2N, K), from row ``row`` on; see
+    ``backward.gradients``.
+    """
     N, K = q.shape[2], flat.shape[-1]
     _query_gradient[(count, N // HEADS.value)](
         q, kv, flat, grad_out, out, lse, dq, weights, row, scale, N, K, num_warps=WARPS

@@ -1,8 +1,8 @@
 """Sparse MLA on CUDA, forward: the contract is ``reference.sparse_mla``; gradients are in ``backward.py``.
 
-One program attends for one query and a block of heads: it gathers the selected latent rows tile by tile and uses
-each tile twice, as keys and as values. Few queries (decoding) are spread over the card by cutting the selected
-keys into splits, whose partial results a second kernel merges in a fixed order.
+One program attends for one query and a block of heads: it gathers the selected latent rows tile by tile and
+uses each tile twice, as keys and as values. Few queries (decoding) are spread over the card by cutting the
+selected keys into splits, whose partial results a second kernel merges in a fixed order.
 
 For a paged cache pass the pages as one batch entry ``(1, pages * page size, X)`` and physical indices.
 
@@ -61,8 +61,8 @@ class _SparseMLA(torch.autograd.Function):
 
 
 def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None):
-    """(out_BTNC, lse_BTN) without autograd; ``splits`` cuts the keys of each query (None: by the query count),
-    ``hopper`` says whether to use the kernel for that chip (None: where it fits).
+    """(out_BTNC, lse_BTN) without autograd; ``splits`` cuts the keys of each query (None: by the query
+    count), ``hopper`` says whether to use the kernel for that chip (None: where it fits).
     """
     B, T, N, X = q.shape
     K, rows = index.shape[-1], B * T

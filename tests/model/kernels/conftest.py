@@ -1,4 +1,4 @@
-"""The same tests run the kernels on a CUDA card where there is one, and elsewhere under Triton's interpreter."""
+"""The same tests run the kernels on a CUDA card where there is one, elsewhere under Triton's interpreter."""
 
 import os
 from collections.abc import Callable

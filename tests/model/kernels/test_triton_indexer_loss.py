@@ -5,8 +5,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from model.kernels.indexer_loss import reference  # noqa: E402
-from model.kernels.indexer_loss import triton as kernel  # noqa: E402
+from model.kernels.indexer_loss import reference
+from model.kernels.indexer_loss import triton as kernel
 
 SCALE = 0.3
 
@@ -49,10 +49,13 @@ def test_dense_in_chunks(device, dtype, bound, draw, error, monkeypatch):
 
 @pytest.mark.parametrize("given_lse", [False, True])
 def test_sparse(given_lse, device, dtype, bound, draw, error):
-    B, T, S, N, X, I, J, K = 2, 5, 40, 3, 32, 4, 16, 19
+    B, T, S, N, I, J, K = 2, 5, 40, 3, 4, 16, 19
+    X = 48 if given_lse else 32  # with and without a remainder behind the largest power of two
     leading = [draw(B, T, N, X).to(dtype), draw(B, S, X).to(dtype)]
     indexer = [draw(B, T, I, J).to(dtype), draw(B, S, J).to(dtype), draw(B, T, I).to(dtype)]
-    index = torch.rand(B, T, S, generator=torch.Generator().manual_seed(2)).argsort(-1)[..., :K].int().to(device)
+    index = (
+        torch.rand(B, T, S, generator=torch.Generator().manual_seed(2)).argsort(-1)[..., :K].int().to(device)
+    )
     index[0, 1] = -1
     index[1, 2, 5:] = -1
     options = {}
@@ -60,7 +63,9 @@ def test_sparse(given_lse, device, dtype, bound, draw, error):
         score = torch.einsum("btnx,btkx->btnk", leading[0].double(), _rows(leading[1], index)) * SCALE
         options["lse_BTN"] = score.masked_fill(index.unsqueeze(2) < 0, float("-inf")).logsumexp(-1).float()
     expected = run(reference.sparse_indexer_loss, leading, indexer, (index,), torch.float64)
-    check(run(kernel.sparse_indexer_loss, leading, indexer, (index,), dtype, **options), expected, bound, error)
+    check(
+        run(kernel.sparse_indexer_loss, leading, indexer, (index,), dtype, **options), expected, bound, error
+    )
 
 
 def _rows(kv, index):

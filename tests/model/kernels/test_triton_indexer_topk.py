@@ -1,12 +1,14 @@
-"""Indexer with top-k: exact against the reference on inputs whose sums are exact, and independent of its tiles."""
+"""Indexer with top-k: exact against the reference on inputs whose sums are exact, and independent of its
+tiles.
+"""
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from model.kernels.indexer_topk import reference  # noqa: E402
-from model.kernels.indexer_topk import triton as kernel  # noqa: E402
+from model.kernels.indexer_topk import reference
+from model.kernels.indexer_topk import triton as kernel
 
 
 def whole_numbers(device, dtype, seed, B, T, S, I, J, size):
@@ -23,8 +25,8 @@ def whole_numbers(device, dtype, seed, B, T, S, I, J, size):
 
 
 CASES = {
-    "below top-k": (1, 9, 40, 4, 16, 64, 3),
-    "packed, two rows of a batch": (2, 7, 90, 2, 16, 16, 3),
+    "below top-k": (1, 5, 40, 4, 16, 64, 3),
+    "packed, two rows of a batch": (2, 4, 90, 2, 16, 16, 3),
     "several keys a group": (1, 6, 700, 4, 16, 16, 2),
     "plateau of zeros": (1, 5, 600, 4, 16, 16, 0),
     "almost a plateau": (1, 5, 600, 4, 16, 16, 1),
@@ -74,21 +76,23 @@ def test_too_many_candidates(device, dtype):
 
 
 def test_same_bits_for_any_tile_and_split(device, dtype, draw):
-    T, S, K = 6, 300, 24
+    T, S, K = 3, 300, 24
     q, k, weight = draw(1, T, 4, 32).to(dtype), draw(1, S, 32).to(dtype), draw(1, T, 4)
     start, stop = torch.zeros(1, T, device=device).int(), torch.full((1, T), S, device=device).int()
     whole = kernel.indexer_topk(q, k, weight, start, stop, K)
     assert torch.equal(whole, kernel.indexer_topk(q, k, weight, start, stop, K, block_keys=128))
     alone = [
-        kernel.indexer_topk(q[:, t : t + 1], k, weight[:, t : t + 1], start[:, t : t + 1], stop[:, t : t + 1], K)
+        kernel.indexer_topk(
+            q[:, t : t + 1], k, weight[:, t : t + 1], start[:, t : t + 1], stop[:, t : t + 1], K
+        )
         for t in range(T)
     ]
     assert torch.equal(whole, torch.cat(alone, 1))
 
 
 def test_chunks_of_queries(device, dtype, monkeypatch):
-    q, k, weight, start, stop = whole_numbers(device, dtype, 3, 2, 70, 130, 4, 16, 3)
-    monkeypatch.setattr(kernel, "CHUNK", 32)
+    q, k, weight, start, stop = whole_numbers(device, dtype, 3, 2, 6, 130, 32, 16, 3)
+    monkeypatch.setattr(kernel, "CHUNK", 4)
     expected = reference.indexer_topk(q.float(), k.float(), weight, start, stop, 16)
     assert torch.equal(kernel.indexer_topk(q, k, weight, start, stop, 16), expected)
 

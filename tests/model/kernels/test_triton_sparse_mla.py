@@ -5,8 +5,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from model.kernels.sparse_mla import reference  # noqa: E402
-from model.kernels.sparse_mla import triton as kernel  # noqa: E402
+from model.kernels.sparse_mla import reference
+from model.kernels.sparse_mla import triton as kernel
 
 
 def inputs(draw, dtype, B, T, S, N, C, R, K, seed=1):
@@ -42,9 +42,7 @@ def test_values_and_gradients(case, deterministic, dtype, bound, draw, error):
     q, kv, index, grad = inputs(draw, dtype, B, T, S, N, C, R, K)
     full = torch.arange(T, device=q.device) != 1  # the reference's gradient is NaN for a query without keys
     expected = results(reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], C, torch.float64)
-    out, lse, dq, dkv = results(
-        kernel.sparse_mla, q, kv, index, grad, C, dtype, deterministic=deterministic
-    )
+    out, lse, dq, dkv = results(kernel.sparse_mla, q, kv, index, grad, C, dtype, deterministic=deterministic)
     assert error(out[:, full], expected[0]) < bound
     assert error(lse[:, full], expected[1]) < 1e-5
     assert error(dq[:, full], expected[2]) < bound
@@ -75,7 +73,9 @@ def test_same_gradient_in_every_run(dtype, draw):
 def test_head_sizes_of_glm5(heads, draw, error):
     q, kv, index, grad = inputs(draw, torch.bfloat16, 2, 33, 700, heads, 512, 64, 200)
     full = torch.arange(33, device="cuda") != 1
-    expected = results(reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], 512, torch.float64)
+    expected = results(
+        reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], 512, torch.float64
+    )
     out, lse, dq, dkv = results(kernel.sparse_mla, q, kv, index, grad, 512, torch.bfloat16)
     assert error(lse[:, full], expected[1]) < 1e-5
     for value, wanted in ((out[:, full], expected[0]), (dq[:, full], expected[2]), (dkv, expected[3])):
