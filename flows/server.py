@@ -35,6 +35,8 @@ SETTINGS = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_WORKER_QUERY_SECONDS": "2",
+    # In memory, the default, the place of a stage that ran while the server was killed would stay taken.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_CLI_PROMPT": "false",
 }

@@ -5,14 +5,20 @@ The stages use the real recipe sections but do little: ``collect`` -> ``curate``
 training stage does.
 """
 
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -127,6 +133,61 @@ def glm5(environment: dict[str, str]) -> Glm5:
     return call
 
 
+@dataclass
+class Served:
+    """A miniature repository whose Prefect server and worker run."""
+
+    folder: Path
+    port: int
+    environment: dict[str, str]
+
+    @property
+    def page(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def api(self, path: str, **body: object) -> Any:
+        """The answer of the server's API to a POST of ``body``."""
+        answer = httpx.post(f"{self.page}/api/{path}", json=body, timeout=60)
+        answer.raise_for_status()
+        return answer.json()
+
+    def pipeline(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess:
+        """``glm5 pipeline``, ended, with what it printed."""
+        process = self.start(*arguments, **changes)
+        output = process.communicate(timeout=500)[0]
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    def start(self, *arguments: str, **changes: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "flows.cli", "pipeline", "--port", str(self.port), *arguments]
+        return subprocess.Popen(
+            command, cwd=self.folder, env={**self.environment, **changes}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def process(self, name: str) -> int:
+        """Process id of the ``server`` or the ``worker``."""
+        return json.loads((self.folder / ".prefect" / f"{name}.json").read_text())["pid"]
+
+
+@pytest.fixture(scope="session")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str], glm5: Glm5
+) -> Iterator[Served]:
+    """A repository of which every stage ran through a real Prefect server; it is ended afterwards."""
+    folder = make_repository(tmp_path_factory.mktemp("served") / "repository")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # The worker hands its environment on: stages of every run count their steps at this pace.
+    served = Served(folder, port, {**environment, "MINI_STEP": "0.1"})
+    try:
+        done = served.pipeline()
+        assert done.returncode == 0, done.stdout
+        yield served
+    finally:
+        glm5(folder, "stop")
+
+
 def make_repository(folder: Path, dvc: bool = True) -> Path:
     """A git (and DVC) repository in ``folder`` with the miniature graph and the recipes of the real one."""
     (folder / "mini").mkdir(parents=True)
@@ -136,6 +197,7 @@ def make_repository(folder: Path, dvc: bool = True) -> Path:
         (folder / "mini" / f"{name}.py").write_text(text)
     (folder / "dvc.yaml").write_text(_graph())
     shutil.copytree(REPOSITORY / "recipes", folder / "recipes")
+    (folder / "prefect.yaml").write_text(_deployments())
     for name in ("params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(REPOSITORY / name, folder / name)
     if dvc:
@@ -161,6 +223,14 @@ def _graph() -> str:
             lines.append(f"        - recipes/{file}.yaml: [{', '.join(sections)}]")
         lines += ["      outs:", f"        - artifacts/${{key}}/{name}:", "            persist: true"]
     return "\n".join(lines) + "\n"
+
+
+def _deployments() -> str:
+    """The real ``prefect.yaml`` without the stages that the miniature has not."""
+    document = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())
+    kept = {*STAGES, "full-pipeline"}
+    document["deployments"] = [entry for entry in document["deployments"] if entry["name"] in kept]
+    return yaml.safe_dump(document)
 
 
 def _git(folder: Path, *arguments: str) -> None:

@@ -1,0 +1,174 @@
+"""The flows on a real Prefect server and worker: graph, artifacts, failures, single stages, kill -9."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.slow
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def flow_runs(served) -> list[dict]:
+    """Newest first."""
+    return served.api("flow_runs/filter", sort="EXPECTED_START_TIME_DESC")
+
+
+def task_runs(served, run: dict) -> dict[str, dict]:
+    found = served.api("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+    return {task["name"]: task for task in found}
+
+
+def run_stage(served, stage: str, **parameters) -> dict:
+    """Run a stage's own deployment to its end, as the UI's form does; the ended flow run."""
+    [deployment] = served.api("deployments/filter", deployments={"name": {"any_": [stage]}})
+    run = served.api(f"deployments/{deployment['id']}/create_flow_run", parameters=parameters,
+                     state={"type": "SCHEDULED"})  # fmt: skip
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        [now] = served.api("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+        if now["state"]["type"] in FINAL:
+            return now
+        time.sleep(0.5)
+    raise AssertionError("the flow run did not end")
+
+
+def record(served, stage: str) -> dict:
+    return json.loads((served.folder / "artifacts/tiny" / stage / "record.json").read_text())
+
+
+def wait_for_steps(served, count: int) -> None:
+    path = served.folder / "runs/tiny/sft/step.json"
+    deadline = time.monotonic() + 240
+    while not path.exists() or not count <= len(json.loads(path.read_text())) < 30:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_graph_has_named_stages_that_wait_for_their_inputs(served):
+    run = flow_runs(served)[-1]
+    tasks = task_runs(served, run)
+    assert run["state"]["type"] == "COMPLETED"
+    assert run["state"]["message"] == "5 stages are up to date"
+    assert set(tasks) == {"collect", "curate", "tokenizer", "sft", "report"}
+    names = {task["id"]: name for name, task in tasks.items()}
+    waited = {names[entry["id"]] for entry in tasks["sft"]["task_inputs"]["wait_for"]}
+    assert waited == {"curate", "tokenizer"}
+    assert tasks["sft"]["tags"] == ["accelerator"] and tasks["curate"]["tags"] == []
+
+
+def test_each_stage_left_a_result_table_and_progress(served):
+    found = {artifact["key"]: artifact for artifact in served.api("artifacts/latest/filter")}
+    table = json.loads(found["tiny-sft-result"]["data"])
+    rows = {row["name"]: row["value"] for row in table}
+    assert rows["identity"] == record(served, "sft")["identity"]
+    assert rows["train/loss"] == pytest.approx(0.1)
+    assert found["tiny-sft-progress"]["data"] == 100.0
+    assert {f"tiny-{stage}-result" for stage in ("collect", "curate", "report")} <= found.keys()
+
+
+def test_nothing_changed_runs_nothing(served):
+    before = {stage: record(served, stage) for stage in ("collect", "curate", "tokenizer", "sft", "report")}
+    done = served.pipeline()
+    assert done.returncode == 0 and "= sft: up to date" in done.stdout, done.stdout
+    assert {stage: record(served, stage) for stage in before} == before
+
+
+def test_the_form_of_a_stage_offers_recipes_and_learning_rates(served):
+    [deployment] = served.api("deployments/filter", deployments={"name": {"any_": ["sft"]}})
+    fields = deployment["parameter_openapi_schema"]["properties"]
+    assert fields["recipe"]["enum"] == ["smoke", "tiny"] and fields["recipe"]["default"] == "tiny"
+    assert {"muon_lr", "adamw_lr", "overrides", "force", "timeout_hours"} <= fields.keys()
+    assert "Written into the recipe file" in fields["muon_lr"]["description"]
+    [whole] = served.api("deployments/filter", deployments={"name": {"any_": ["full-pipeline"]}})
+    fields = whole["parameter_openapi_schema"]["properties"]
+    assert fields["only"]["items"]["enum"] == ["collect", "curate", "tokenizer", "sft", "report"]
+
+
+def test_a_stage_alone_with_another_learning_rate(served):
+    curated = record(served, "curate")
+    run = run_stage(served, "sft", recipe="tiny", muon_lr=0.75)
+    assert run["state"]["type"] == "COMPLETED", run["state"]
+    recipe = yaml.safe_load((served.folder / "recipes/tiny.yaml").read_text())
+    lock = yaml.safe_load((served.folder / "dvc.lock").read_text())
+    assert recipe["sft"]["optimizer"]["muon_lr"] == 0.75
+    assert lock["stages"]["sft@tiny"]["params"]["recipes/tiny.yaml"]["sft"]["optimizer"]["muon_lr"] == 0.75
+    assert record(served, "sft")["sections"]["sft"]["optimizer"]["muon_lr"] == 0.75
+    assert record(served, "curate") == curated
+    wrong = run_stage(served, "sft", recipe="tiny", overrides=["optimizer.muon_rl=1"])
+    assert wrong["state"]["type"] == "FAILED" and "did you mean 'muon_lr'?" in wrong["state"]["message"]
+
+
+def test_a_failed_stage_shows_its_own_error(served):
+    (served.folder / "broken").write_text("curate")
+    try:
+        done = served.pipeline("--from", "curate", "--force")
+    finally:
+        (served.folder / "broken").unlink()
+    assert done.returncode == 1
+    sentence = "curate: documents/0.parquet is cut off: fetch it again"
+    assert f"! error: {sentence}" in done.stdout
+    run = flow_runs(served)[0]
+    assert run["state"]["type"] == "FAILED" and run["state"]["message"] == sentence
+    tasks = task_runs(served, run)
+    assert sentence in tasks["curate"]["state"]["message"]
+    assert tasks["sft"]["state"]["name"] == "NotReady"
+
+
+@pytest.mark.parametrize("victims", [["worker"], ["server", "worker"], ["stage"]])
+def test_kill_9_then_the_next_run_goes_on_to_the_same_result(served, victims):
+    rate = {"worker": 0.11, "server": 0.12, "stage": 0.13}[victims[0]]
+    watch = served.start("--set", f"sft.optimizer.muon_lr={rate}", "--only", "sft")
+    wait_for_steps(served, 3)
+    for victim in victims:
+        os.kill(_stage_process(served) if victim == "stage" else served.process(victim), signal.SIGKILL)
+    output = watch.communicate(timeout=240)[0]
+    if victims == ["stage"]:  # Prefect tries it again by itself
+        assert watch.returncode == 0, output
+    done = served.pipeline("--only", "sft")
+    assert done.returncode == 0, output + done.stdout
+    values = json.loads((served.folder / "artifacts/tiny/sft/values.json").read_text())
+    assert values == [step * rate for step in range(30)]
+    assert record(served, "sft")["facts"]["resumed"] > 0 or victims == ["worker"]
+    assert flow_runs(served)[0]["state"]["type"] == "COMPLETED"
+
+
+def _stage_process(served) -> int:
+    for line in subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines():
+        number, _, command = line.strip().partition(" ")
+        if command.endswith("-m mini.sft --recipe tiny") and "dvc" not in command:
+            if os.readlink(f"/proc/{number}/cwd") == str(served.folder):
+                return int(number)
+    raise AssertionError("the stage does not run")
+
+
+def test_a_cancelled_run_ends_its_stage(served):
+    watch = served.start("--set", "sft.optimizer.muon_lr=0.2", "--only", "sft")
+    wait_for_steps(served, 2)
+    watch.send_signal(signal.SIGINT)
+    output = watch.communicate(timeout=60)[0]
+    assert watch.returncode == 130 and "cancelling the run" in output
+    deadline = time.monotonic() + 120
+    while flow_runs(served)[0]["state"]["type"] != "CANCELLED":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    with pytest.raises(AssertionError, match="does not run"):
+        _stage_process(served)
+
+
+def test_a_port_that_is_taken_is_one_sentence(bare, environment):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        command = [sys.executable, "-m", "flows.cli", "pipeline", "--port", str(port)]
+        done = subprocess.run(command, cwd=bare, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert f"error: port {port} of 127.0.0.1 is taken by another program" in done.stderr
+    assert done.stderr.count("\n") == 1

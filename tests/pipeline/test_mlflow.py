@@ -1,0 +1,131 @@
+"""A stage in a real MLflow store: nested run, parameters, curves, datasets, lineage; killed and failed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+ROOT = Path(__file__).parents[2]
+STAGE = """
+import json, os, sys, time
+from pipeline import artifacts
+from pipeline.tracking import Metrics
+
+folder = artifacts.run_dir("tiny", "sft")
+folder.mkdir(parents=True, exist_ok=True)
+source = {"content": "c0ffee" * 8, "files": {"a": [10, "x"], "b": [5, "y"]}}
+sections = {"seed": 3, "sft": {"optimizer": {"muon_lr": 0.005, "betas": [0.9, 0.95]}}}
+metrics = Metrics(folder, "tiny", "sft", "identity-of-it", sections, {"curate": source})
+for step in range(25):
+    metrics.log(step, {"train/loss": 3.0 / (step + 1), "optim/lr": float("inf") if step == 3 else 0.1})
+print("logged", flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(300)
+elif sys.argv[1] == "fail":
+    metrics.close(failed="documents/0.parquet is cut off")
+else:
+    final = artifacts.artifact_dir("tiny", "sft")
+    final.mkdir(parents=True)
+    (final / "record.json").write_text(json.dumps({"stage": "sft"}))
+    metrics.finish({"git_commit": "abc123", "metrics": {"val/bpb": 1.5}})
+"""
+
+
+@pytest.fixture
+def run_stage(tmp_path):
+    def start(how: str) -> subprocess.Popen:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW")}
+        environment |= {
+            "GLM5_ROOT": str(tmp_path), "GLM5_MLFLOW": "on", "GLM5_MLFLOW_PARENT": "full-pipeline it's-a-run",
+            "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-c", STAGE, how],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def ended_runs(folder: Path, count: int, seconds: float = 240.0):
+    """Client, parent run and the nested runs, when ``count`` of these have ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(1.0)
+        if not (folder / "runs" / ".mlflow.lock").exists() or not (folder / "runs/mlflow.db").exists():
+            continue
+        with open(folder / "runs" / ".mlflow.lock") as lock:  # never while the database is being made
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            client = MlflowClient(f"sqlite:///{folder}/runs/mlflow.db")
+            experiment = client.get_experiment_by_name("glm5 tiny")
+        if experiment is None:
+            continue
+        runs = client.search_runs([experiment.experiment_id])
+        nested = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+        parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+        if len(nested) == count and all(run.info.status != "RUNNING" for run in runs):
+            return client, parents, nested
+    raise AssertionError((folder / "runs/tiny/sft/mlflow.log").read_text())
+
+
+def test_a_finished_stage(tmp_path, run_stage):
+    assert run_stage("finish").wait(120) == 0
+    client, [parent], [run] = ended_runs(tmp_path, 1)
+    assert parent.info.run_name == "full-pipeline it's-a-run" and parent.info.status == "FINISHED"
+    assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert (run.info.run_name, run.info.status) == ("sft", "FINISHED")
+    assert run.data.params == {
+        "seed": "3",
+        "sft.optimizer.muon_lr": "0.005",
+        "sft.optimizer.betas": "[0.9, 0.95]",
+    }
+    curve = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted((point.step, point.value) for point in curve) == [(s, 3.0 / (s + 1)) for s in range(25)]
+    assert len(client.get_metric_history(run.info.run_id, "optim/lr")) == 24  # the infinite one is left out
+    assert run.data.metrics["val/bpb"] == 1.5
+    [dataset] = run.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest) == ("curate", ("c0ffee" * 8)[:32])
+    assert json.loads(dataset.dataset.profile) == {"bytes": 15, "files": 2}
+    tags = run.data.tags
+    assert (tags["identity"], tags["recipe"], tags["stage"]) == ("identity-of-it", "tiny", "sft")
+    assert tags["input.curate"] == "c0ffee" * 8 and tags["mlflow.source.git.commit"] == "abc123"
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["record.json"]
+    assert (tmp_path / "runs/mlartifacts").is_dir() and not (tmp_path / "mlruns").exists()
+
+
+def test_a_failed_and_a_killed_stage_of_one_pipeline_run(tmp_path, run_stage):
+    failed, killed = run_stage("fail"), None
+    assert failed.wait(120) == 0
+    ended_runs(tmp_path, 1)
+    killed = run_stage("wait")
+    assert killed.stdout.readline() == "logged\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    _, [parent], nested = ended_runs(tmp_path, 2)
+    assert parent.info.status == "FAILED"
+    by_status = {run.info.status: run for run in nested}
+    assert by_status.keys() == {"FAILED", "KILLED"}
+    assert by_status["FAILED"].data.tags["error"] == "documents/0.parquet is cut off"
+    assert by_status["KILLED"].data.metrics["train/loss"] == pytest.approx(0.12)
+
+
+def test_a_store_that_cannot_be_reached_stops_nothing(tmp_path, run_stage, monkeypatch):
+    blocked = tmp_path / "runs"
+    blocked.mkdir()
+    (blocked / "mlflow.db").mkdir()  # no database can be made there
+    stage = run_stage("finish")
+    started = time.monotonic()
+    assert stage.wait(120) == 0
+    assert time.monotonic() - started < 60
+    assert len((tmp_path / "runs/tiny/sft/metrics.jsonl").read_text().splitlines()) == 25

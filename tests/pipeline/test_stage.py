@@ -1,0 +1,151 @@
+"""The stage contract: identity, publication, locks, a full disk, damaged inputs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import artifacts
+from pipeline.errors import UserError
+from pipeline.graph import load_graph
+from pipeline.recipe import load_recipe
+from pipeline.stage import execute, identity_of
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def collect(context):
+    (context.out / "documents.txt").write_text(str(context.seed))
+    context.facts["device"] = "none"
+    return {"documents": 1.0}
+
+
+def folder(root: Path) -> Path:
+    return root / "artifacts/smoke/collect"
+
+
+def test_a_record_tells_what_made_the_artifact(root):
+    execute("collect", collect, "smoke")
+    record = artifacts.verify(folder(root))
+    recipe = load_recipe("smoke")
+    expected = identity_of(load_graph()["collect"], recipe, {})
+    assert record["identity"] == artifacts.digest_of(expected)
+    assert record["sections"]["collect"] == recipe.collect.model_dump(mode="json")
+    assert record["metrics"] == {"documents": 1.0} == json.loads((folder(root) / "metrics.json").read_text())
+    assert record["facts"] == {"device": "none"} and record["inputs"] == {}
+    assert set(record["files"]) == {"documents.txt", "metrics.json"}
+    assert any(path.endswith("collect.py") for path in record["code"])
+
+
+def test_a_second_run_does_nothing_unless_forced_or_damaged(root, monkeypatch, capsys):
+    execute("collect", collect, "smoke")
+    first = artifacts.read_record(folder(root))["started"]
+    execute("collect", collect, "smoke")
+    assert "collect: up to date" in capsys.readouterr().err
+    assert artifacts.read_record(folder(root))["started"] == first
+    (folder(root) / "documents.txt").write_text("damaged")
+    execute("collect", collect, "smoke")
+    second = artifacts.read_record(folder(root))["started"]
+    assert second > first and artifacts.verify(folder(root))
+    monkeypatch.setenv("GLM5_FORCE", "1")
+    execute("collect", collect, "smoke")
+    assert artifacts.read_record(folder(root))["started"] > second
+
+
+def test_a_failure_leaves_the_old_artifact(root):
+    execute("collect", collect, "smoke")
+    before = artifacts.read_record(folder(root))
+
+    def fails(context):
+        (context.out / "documents.txt").write_text("half")
+        raise UserError("documents/0.parquet is cut off")
+
+    with pytest.raises(UserError, match="cut off"):
+        execute("collect", fails, "smoke", force=True)
+    assert artifacts.verify(folder(root)) == before
+    assert sorted(path.name for path in folder(root).parent.iterdir()) == ["collect"]
+
+
+def test_a_publication_killed_between_its_renames_is_undone(root):
+    execute("collect", collect, "smoke")
+    folder(root).rename(folder(root).with_name(".collect.replaced"))
+    (folder(root).with_name(".collect.draft")).mkdir()
+    first = artifacts.read_record(folder(root).with_name(".collect.replaced"))["started"]
+    execute("collect", collect, "smoke")
+    assert artifacts.verify(folder(root))["started"] == first
+    assert sorted(path.name for path in folder(root).parent.iterdir()) == ["collect"]
+
+
+def test_an_input_that_is_missing_or_changed_is_named(root):
+    with pytest.raises(UserError, match="collect is not finished .*run stage collect first"):
+        execute("eval_sets", collect, "smoke")
+    execute("collect", collect, "smoke")
+    (folder(root) / "documents.txt").write_text("x")
+    with pytest.raises(UserError, match="documents.txt was changed or damaged .*run stage collect again"):
+        execute("eval_sets", collect, "smoke")
+
+
+def test_two_processes_of_one_stage_do_not_meet(root):
+    def inner(context):
+        with pytest.raises(UserError, match="another process is running this stage"):
+            execute("collect", collect, "smoke")
+        return collect(context)
+
+    execute("collect", inner, "smoke")
+
+
+def test_scratch_survives_for_the_same_identity_alone(root):
+    scratch = root / "runs/smoke/collect"
+
+    def leaves_and_fails(context):
+        (context.scratch / "step.pt").write_text("1")
+        raise UserError("killed")
+
+    def looks(context):
+        seen.append((context.scratch / "step.pt").exists())
+        return collect(context)
+
+    seen: list[bool] = []
+    with pytest.raises(UserError):
+        execute("collect", leaves_and_fails, "smoke")
+    execute("collect", looks, "smoke")
+    (scratch / "identity").write_text("another")
+    execute("collect", looks, "smoke", force=True)
+    assert seen == [True, False]
+
+
+def test_only_listed_sections_are_read(root):
+    def curious(context):
+        return {"x": float(context.recipe.sft.epochs)}
+
+    with pytest.raises(AttributeError, match="does not list recipe section 'sft'"):
+        execute("collect", curious, "smoke")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="needs root to mount a small disk")
+def test_a_full_disk_is_one_sentence_and_nothing_finished_is_lost(root):
+    disk = root / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        os.environ["GLM5_ROOT"] = str(disk)
+        execute("collect", collect, "smoke")
+        before = artifacts.read_record(disk / "artifacts/smoke/collect")
+
+        def fills(context):
+            (context.out / "large").write_bytes(os.urandom(2 << 20))
+            return {}
+
+        with pytest.raises(UserError, match="the disk is full while stage collect writes .*free some space"):
+            execute("collect", fills, "smoke", force=True)
+        assert artifacts.verify(disk / "artifacts/smoke/collect") == before
+    finally:
+        subprocess.run(["umount", disk], check=True)
