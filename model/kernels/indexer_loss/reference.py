@@ -45,11 +45,12 @@ def dense_indexer_loss(
     q_BNTH, k_BNHS = q_BTNH.detach().transpose(1, 2), k_BSNH.detach().permute(0, 2, 3, 1)
 
     def tile(rows: slice, iq: torch.Tensor, ik: torch.Tensor, iw: torch.Tensor) -> torch.Tensor:
-        visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], k_BSNH.shape[1])
+        keys = int(stop_BT[:, rows].max())  # none of the tile's queries sees a later one
+        visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], keys)
         with torch.no_grad():
-            score = (q_BNTH[:, :, rows] @ k_BNHS).to(dtype) * scale
+            score = (q_BNTH[:, :, rows] @ k_BNHS[..., :keys]).to(dtype) * scale
             target = _head_sum(score, visible)
-        return _kl(target, indexer_scores(iq, ik, iw), visible)
+        return _kl(target, indexer_scores(iq, ik[:, :keys], iw), visible)
 
     queries = int((stop_BT > start_BT).sum())
     return _TiledLoss.apply(iq_BTIJ, ik_BSJ, iw_BTI, tile, queries)
@@ -86,7 +87,8 @@ def sparse_indexer_loss(
         with torch.no_grad():
             score_BTNK = (q_BTNX[:, rows] @ gather_rows(kv_BSX, index).transpose(2, 3)).to(dtype) * scale
             target = _head_sum(score_BTNK.transpose(1, 2), present)
-        score = indexer_scores(iq, ik, iw).gather(-1, index.clamp(min=0).long())
+        keys = int(index.max()) + 1  # none of the tile's queries selects a later one
+        score = indexer_scores(iq, ik[:, : max(keys, 1)], iw).gather(-1, index.clamp(min=0).long())
         return _kl(target, score, present)
 
     queries = int((index_BTK >= 0).any(-1).sum())

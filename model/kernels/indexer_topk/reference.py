@@ -6,8 +6,8 @@ B batch, T queries, S keys, I indexer heads, J indexer dim, K top-k.
 
 import torch
 
-# Rows of queries handled at once: bounds the (B, tile, I, S) product.
-QUERY_TILE = 512
+# Queries handled at once: bounds the (B, tile, I, S) product, and lets a tile skip the keys behind it.
+QUERY_TILE = 128
 
 
 def indexer_scores(q_BTIJ: torch.Tensor, k_BSJ: torch.Tensor, weight_BTI: torch.Tensor) -> torch.Tensor:
@@ -56,14 +56,14 @@ def indexer_topk(
         index, then -1 where fewer than K keys are visible. K is exactly ``top_k``.
     """
     B, T = start_BT.shape
-    S = k_BSJ.shape[1]
     index_BTK = torch.full((B, T, top_k), -1, dtype=torch.int32, device=q_BTIJ.device)
     for t in range(0, T, QUERY_TILE):
         rows = slice(t, t + QUERY_TILE)
-        score = indexer_scores(q_BTIJ[:, rows], k_BSJ, weight_BTI[:, rows])
-        visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], S)
+        keys = int(stop_BT[:, rows].max())
+        score = indexer_scores(q_BTIJ[:, rows], k_BSJ[:, :keys], weight_BTI[:, rows])
+        visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], keys)
         score = score.masked_fill(~visible, float("-inf"))
-        order = _rank(score).topk(min(top_k, S), dim=-1).indices
+        order = _rank(score).topk(min(top_k, keys), dim=-1).indices
         chosen = order.masked_fill(~visible.gather(-1, order), -1)
         index_BTK[:, rows, : order.shape[-1]] = chosen.to(torch.int32)
     return index_BTK
