@@ -103,6 +103,10 @@ def _range(values: list[float], log: bool) -> tuple[float, float]:
     low = values[0]
     if log:
         return low / 1.1, max(high, low * 1.01) * 1.1
+    if low == high > 0:
+        return 0.0, 1.25 * high
+    if low == high > 0:
+        return 0.0, 1.25 * high
     air = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
     return (0.0 if 0 <= low < 0.3 * high else low - air), high + air
 
@@ -118,7 +122,7 @@ def _grid(scale_x: _Scale, scale_y: _Scale, unit: str, log: bool) -> str:
         y = scale_y.at(value)
         lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         lines.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{short(value)}</text>')
-    for value in ticks(scale_x.low, scale_x.high, 3):
+    for value in ticks(scale_x.low, scale_x.high, 5):
         x = scale_x.at(value)
         lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(value)}</text>')
     if unit:

@@ -43,7 +43,8 @@ def score(value: float | None, kind: str) -> str:
     if value is None:
         return "–"
     if kind == "share":
-        return f"{100 * value:.0f} %" if value in (0, 1) or abs(value) >= 0.1 else f"{100 * value:.1f} %"
+        whole = value in (0, 1) or 0.1 <= value < 0.995  # 99.7 % is not 100 %
+        return f"{100 * value:.0f} %" if whole else f"{100 * value:.1f} %"
     if kind == "gap":
         return f"{100 * value:+.2f} %"
     return f"{value:.3f}"

@@ -27,10 +27,16 @@ def turns(segments: list[list[Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def chats(samples: list[dict[str, Any]], checkpoint: str, most: int) -> list[dict[str, Any]]:
-    """Dialogues of a checkpoint in the samples' order, failed ones among them, ``most`` in all."""
-    kept = [s for s in samples if s.get("kind") == "chat" and s["checkpoint"] == checkpoint]
-    return [{**sample, "turns": turns(sample["segments"])} for sample in kept[:most]]
+def chats(samples: list[dict[str, Any]], checkpoint: str, per_mode: int) -> list[dict[str, Any]]:
+    """Dialogues of a checkpoint, ``per_mode`` of each thinking mode; each mode begins one task further on."""
+    by_mode: dict[str, list[dict]] = {}
+    for sample in samples:
+        if sample.get("kind") == "chat" and sample["checkpoint"] == checkpoint:
+            by_mode.setdefault(sample["mode"], []).append(sample)
+    chosen = []
+    for number, group in enumerate(by_mode.values()):
+        chosen += (group[number:] + group[:number])[:per_mode]
+    return [{**sample, "turns": turns(sample["segments"])} for sample in chosen]
 
 
 def surprises(samples: list[dict[str, Any]], checkpoint: str) -> list[dict[str, Any]]:

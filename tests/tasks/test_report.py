@@ -262,3 +262,9 @@ def test_charts():
 )
 def test_durations(seconds, text):
     assert formats.duration(seconds) == text
+
+
+def test_nearly_all_is_not_all():
+    assert [formats.score(value, "share") for value in (1.0, 0.9974, 0.93, 0.004, 0.0)] == [
+        "100 %", "99.7 %", "93 %", "0.4 %", "0 %",
+    ]  # fmt: skip
