@@ -1,6 +1,6 @@
 """The shape of a GLM-5 model: one definition, with presets, free of torch.
 
-Names follow the paper (arXiv 2602.15763, Table 10); ``model/hub.py`` maps them to Hugging Face's.
+Names follow the paper (arXiv 2602.15763, Table 10); ``model/hub`` maps them to Hugging Face's.
 """
 
 from typing import Self

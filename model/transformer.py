@@ -16,7 +16,7 @@ number of pads left of a row; 0 for all when left out, which takes the quickest 
 enough for one value per row. Rotary positions count from it. With a cache, keys are numbered from the cache's
 first token.
 
-``model/hub.py`` saves and loads; ``model/optim`` builds the optimizer. No parallelism is written here.
+``model/hub`` saves and loads; ``model/optim`` builds the optimizer. No parallelism is written here.
 
 B batch, T tokens (queries), S keys, D hidden, N heads, H qk head dim, C kv latent, R rope dim, K top-k, I
 indexer heads, J indexer dim, E experts, F ffn width, V vocabulary, L layers.
