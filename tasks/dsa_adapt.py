@@ -30,7 +30,9 @@ def run(context: Context) -> dict[str, float]:
     job = Job(
         context, section, model, make_optimizer(model, section.optimizer), objective,
         [Phase("adapt", batches, steps, validation)], device,
-        flops_per_token=model.config.training_flops_per_token,
+        flops_per_token=lambda length: model.config.training_flops_per_token(
+            length, "sparse", section.mtp.fraction
+        ),
         after_step=objective.after_step, validate=objective.validate,
     )  # fmt: skip
     values = train(job)

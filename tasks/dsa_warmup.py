@@ -8,6 +8,7 @@ The loss is the KL divergence of the indexer's softmax to the head-summed attent
 
 import torch
 
+from model.loss import training_losses
 from model.transformer import Transformer
 from pipeline.stage import Context, run_stage
 from tasks.training.batches import Batch, PackedBatches
@@ -28,9 +29,9 @@ def run(context: Context) -> dict[str, float]:
     batches, validation = split_validation(packed, section.validation_rows, section.micro_batch)
     steps = steps_for(section, section.tokens, section.sequence_length)
     job = Job(
-        context, section, model, make_optimizer(model, section.optimizer), IndexerObjective(model),
-        [Phase("warm-up", batches, steps, validation)], device,
-        flops_per_token=model.config.forward_flops_per_token,
+        context, section, model, make_optimizer(model, section.optimizer),
+        IndexerObjective(model, section.mtp_fraction), [Phase("warm-up", batches, steps, validation)], device,
+        flops_per_token=lambda length: model.config.forward_flops_per_token(length, indexer=True),
     )  # fmt: skip
     values = train(job)
     write_checkpoint(context, model, start)
@@ -38,17 +39,24 @@ def run(context: Context) -> dict[str, float]:
 
 
 class IndexerObjective:
-    """KL of every layer's indexer, and the attention mass that its top-k keys hold."""
+    """KL of every layer's indexer, the MTP block's among them; in validation also the mass on its keys."""
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, mtp_fraction: float):
         self.model = model
+        self.mtp_fraction = mtp_fraction
 
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        measure = not self.model.training
-        out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=True, measure=measure)
+        if not self.model.training:
+            return self._measure(batch)
+        losses = training_losses(
+            self.model, batch.tokens_BT, batch.targets_BT, start_BT=batch.start_BT,
+            indexer_loss=True, mtp_fraction=self.mtp_fraction,
+        )  # fmt: skip
+        return losses.indexer_kl, {}
+
+    def _measure(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=True, measure=True)
         loss = out.indexer_kl_L.mean()
-        if not measure:
-            return loss, {}
         selected, best, window = out.mass_L3.nanmean(0)
         return loss, {
             "dsa/indexer_kl": loss, "dsa/topk_mass": selected, "dsa/best_mass": best,

@@ -30,7 +30,9 @@ def run(context: Context) -> dict[str, float]:
         phases.append(Phase(f"context {step.sequence_length}", batches, steps, validation))
     job = Job(
         context, section, model, make_optimizer(model, section.optimizer), objective, phases, device,
-        flops_per_token=model.config.training_flops_per_token,
+        flops_per_token=lambda length: model.config.training_flops_per_token(
+            length, mtp=section.mtp.fraction
+        ),
         after_step=objective.after_step, validate=objective.validate,
     )  # fmt: skip
     values = train(job)

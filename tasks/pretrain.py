@@ -37,7 +37,7 @@ def run(context: Context) -> dict[str, float]:
     )  # fmt: skip
     job = Job(
         context, section, model, make_optimizer(model, section.optimizer), objective, [phase], device,
-        flops_per_token=lambda length: config.training_flops_per_token(length),
+        flops_per_token=lambda length: config.training_flops_per_token(length, mtp=section.mtp.fraction),
         after_step=objective.after_step, validate=objective.validate,
     )  # fmt: skip
     values = train(job)

@@ -36,7 +36,7 @@ def run(context: Context) -> dict[str, float]:
     job = Job(
         context, section, model, make_optimizer(model, section.optimizer), objective,
         [Phase("train", chats.train, steps, validation)], device,
-        flops_per_token=model.config.training_flops_per_token,
+        flops_per_token=lambda length: model.config.training_flops_per_token(length, "sparse"),
         after_step=objective.after_step, validate=objective.validate,
     )  # fmt: skip
     values = train(job)

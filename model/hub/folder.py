@@ -24,6 +24,7 @@ def save_folder(model: Transformer, folder: str | Path) -> None:
     if not model.has_indexer:
         tensors |= _fresh_indexers(model)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # the library leaves it to its owner alone
     text = json.dumps(config_json(model), indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
 

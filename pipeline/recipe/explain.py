@@ -8,8 +8,8 @@ from model.config import ModelConfig
 from pipeline.recipe.load import Recipe
 from pipeline.recipe.training import TrainSection
 
-# FLOP/s that training sustains on one device: measured for the CPU (about 9,000 tokens/s of the tiny model on two
-# cores); for GPUs dense bf16 peak times 0.4, an assumption.
+# FLOP/s that training sustains on one device. CPU: about 9,000 tokens/s of the tiny model on two
+# cores. GPUs: dense bf16 peak times 0.4, an assumption.
 SUSTAINED = {"cpu": 6e10, "h100": 0.4 * 989e12, "h200": 0.4 * 989e12}
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and, at most (AdamW), two moments; Muon needs 12
 ACTIVATIONS_PER_LAYER = 40  # hidden vectors kept for the backward pass, per token: an estimate
@@ -37,7 +37,7 @@ def default_device(recipe: Recipe) -> tuple[str, int]:
 
 
 def derive(recipe: Recipe, device: str, devices: int) -> list[Row]:
-    """A row for each training phase whose number of tokens the recipe fixes (``sft`` counts chats instead)."""
+    """A row for each training phase whose tokens the recipe fixes (``sft`` counts chats instead)."""
     config = recipe.model.config()
     rows = []
     for name, attention in (
@@ -105,8 +105,8 @@ def _memory(config: ModelConfig, tokens: int, devices: int) -> float:
 def _table(rows: list[Row]) -> list[str]:
     head = ("phase", "length", "tokens", "tokens/step", "steps", "FLOPs/token", "hours", "GiB/device")
     cells = [head] + [
-        (row.phase, f"{row.sequence_length:,}", f"{row.tokens:,}", f"{row.tokens_per_step:,}", f"{row.steps:,}",
-         f"{row.flops_per_token:.3g}", f"{row.hours:.3g}", f"{row.memory_gib:.3g}")
+        (row.phase, f"{row.sequence_length:,}", f"{row.tokens:,}", f"{row.tokens_per_step:,}",
+         f"{row.steps:,}", f"{row.flops_per_token:.3g}", f"{row.hours:.3g}", f"{row.memory_gib:.3g}")
         for row in rows
     ]  # fmt: skip
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]

@@ -81,10 +81,13 @@ class MidtrainSection(TrainSection):
 
 
 class DsaWarmupSection(TrainSection):
-    """Only the indexer trains; ``optimizer.adamw_lr`` is its rate."""
+    """Only the indexers train: ``muon_lr`` for their projections, ``adamw_lr`` for their head weights."""
 
     sequence_length: int = Field(gt=0)
     tokens: int = Field(gt=0)
+    mtp_fraction: float = Field(
+        0.125, gt=0, le=1
+    )  # share of the sequences that train the MTP block's indexer
 
 
 class DsaAdaptSection(TrainSection):

@@ -84,10 +84,17 @@ class PackedBatches:
     """Rows of whole documents packed to one length; no document sees or predicts another."""
 
     def __init__(
-        self, tokens_NL: np.ndarray, starts_NL: np.ndarray, name: str, loss_NL: np.ndarray | None = None
+        self,
+        tokens_NL: np.ndarray,
+        starts_NL: np.ndarray,
+        name: str,
+        loss_NL: np.ndarray | None = None,  # which tokens are trained; all where left out
+        numbers: np.ndarray | None = None,  # the rows that take part; all where left out
     ):
         self.tokens, self.starts, self.loss = tokens_NL, starts_NL, loss_NL
-        self.rows, self.length = tokens_NL.shape
+        self.numbers = numbers
+        self.rows = len(tokens_NL) if numbers is None else len(numbers)
+        self.length = tokens_NL.shape[1]
         self.name = name
 
     @classmethod
@@ -103,12 +110,13 @@ class PackedBatches:
         starts = np.load(folder / f"seq_{length}.starts.npy", mmap_mode="r")
         return cls(np.load(path, mmap_mode="r"), starts, f"{folder.name}/seq_{length}")
 
-    def after(self, rows: int) -> "PackedBatches":
-        """The same without the first ``rows`` rows."""
-        loss = None if self.loss is None else self.loss[rows:]
-        return PackedBatches(self.tokens[rows:], self.starts[rows:], f"{self.name} from {rows}", loss)
+    def without(self, rows: np.ndarray) -> "PackedBatches":
+        """The same without some rows; the others keep their numbers in messages."""
+        kept = np.delete(np.arange(self.rows) if self.numbers is None else self.numbers, rows)
+        return PackedBatches(self.tokens, self.starts, self.name, self.loss, kept)
 
     def take(self, rows: np.ndarray) -> Batch:
+        rows = rows if self.numbers is None else self.numbers[rows]
         tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
         start = torch.from_numpy(self.starts[rows].astype(np.int32))
         targets = torch.full_like(tokens, IGNORED)

@@ -37,16 +37,21 @@ def make_optimizer(model: Transformer, section: Optimizer) -> torch.optim.Optimi
 
 
 def split_validation(packed: PackedBatches, rows: int, micro_batch: int) -> tuple[PackedBatches, list[Batch]]:
-    """Keep the first ``rows`` packed rows out of training, for validation."""
+    """Keep ``rows`` packed rows, evenly spread, out of training, for validation."""
     if packed.rows <= rows:
         raise UserError(
             f"{packed.name} has {packed.rows} rows, no more than the {rows} kept for validation: "
             "raise its tokens in midtrain_data.contexts or lower validation_rows"
         )
-    return packed.after(rows), validation_batches(packed, rows, micro_batch)
+    return packed.without(spread(packed.rows, rows)), validation_batches(packed, rows, micro_batch)
 
 
 def validation_batches(batches: Batches, rows: int, micro_batch: int) -> list[Batch]:
-    """The first ``rows`` rows in micro-batches."""
-    rows = min(rows, batches.rows)
-    return [batches.take(np.arange(at, min(at + micro_batch, rows))) for at in range(0, rows, micro_batch)]
+    """``rows`` rows in micro-batches, evenly spread, so that every source has its share."""
+    chosen = spread(batches.rows, min(rows, batches.rows))
+    return [batches.take(chosen[at : at + micro_batch]) for at in range(0, len(chosen), micro_batch)]
+
+
+def spread(total: int, count: int) -> np.ndarray:
+    """``count`` of ``total`` row numbers at equal distances."""
+    return np.arange(count) * total // count

@@ -5,6 +5,7 @@ import pytest
 
 from pipeline.errors import UserError
 from tasks.training.batches import IGNORED, PackedBatches, StreamBatches, rows_of_step
+from tasks.training.setup import split_validation
 
 
 def test_rows_cover_every_epoch_once_in_another_order():
@@ -56,3 +57,16 @@ def test_missing_context_length_names_those_that_exist(tmp_path):
     np.save(tmp_path / "seq_512.tokens.npy", np.zeros((1, 512), dtype=np.uint16))
     with pytest.raises(UserError, match="no sequences of length 1024 .it has 512."):
         PackedBatches.read(tmp_path, 1024)
+
+
+def test_rows_kept_for_validation_are_spread_and_never_trained():
+    tokens = np.arange(40, dtype=np.uint16).reshape(10, 4)
+    packed = PackedBatches(tokens, np.zeros((10, 4), dtype=np.int32), "x")
+    train, validation = split_validation(packed, 3, micro_batch=2)
+    held = [batch.tokens_BT[:, 0].tolist() for batch in validation]
+    assert held == [[0, 12], [24]]
+    rest = train.take(np.arange(train.rows))
+    assert rest.tokens_BT[:, 0].tolist() == [4, 8, 16, 20, 28, 32, 36]
+    assert rest.names[2] == "x row 4"
+    with pytest.raises(UserError, match="no more than the 7 kept"):
+        split_validation(train, 7, micro_batch=2)
