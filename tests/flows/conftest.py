@@ -179,7 +179,7 @@ def served(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # The worker hands its environment on: stages of every run count their steps at this pace.
-    served = Served(folder, port, {**environment, "MINI_STEP": "0.1"})
+    served = Served(folder, port, {**environment, "MINI_STEP": "0.1", "GLM5_MLFLOW": "on"})
     try:
         done = served.pipeline()
         assert done.returncode == 0, done.stdout

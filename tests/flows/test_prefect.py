@@ -135,7 +135,8 @@ def test_kill_9_then_the_next_run_goes_on_to_the_same_result(served, victims):
     assert done.returncode == 0, output + done.stdout
     values = json.loads((served.folder / "artifacts/tiny/sft/values.json").read_text())
     assert values == [step * rate for step in range(30)]
-    assert record(served, "sft")["facts"]["resumed"] > 0 or victims == ["worker"]
+    if victims == ["stage"]:  # the stage outlives worker and server, and finishes what it began
+        assert record(served, "sft")["facts"]["resumed"] > 0
     assert flow_runs(served)[0]["state"]["type"] == "COMPLETED"
 
 
