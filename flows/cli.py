@@ -1,8 +1,9 @@
 """The ``glm5`` command."""
 
 import argparse
+import importlib.util
 
-from pipeline.errors import run_command
+from pipeline.errors import UserError, run_command
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,6 +60,11 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _require_prefect() -> None:
+    if importlib.util.find_spec("prefect") is None:
+        raise UserError("Prefect is not installed: `make pipeline` installs it, `glm5 run` does without it")
+
+
 def _run_plain(arguments: argparse.Namespace) -> int:
     from flows.plain import run_pipeline
 
@@ -69,6 +75,7 @@ def _run_plain(arguments: argparse.Namespace) -> int:
 
 
 def _run_prefect(arguments: argparse.Namespace) -> int:
+    _require_prefect()
     from flows.through_prefect import run_through_prefect
 
     return run_through_prefect(
@@ -82,6 +89,7 @@ def _run_prefect(arguments: argparse.Namespace) -> int:
 
 
 def _stop(_: argparse.Namespace) -> int:
+    _require_prefect()
     from flows import server
 
     print("\n".join(f"ended the {name}" for name in server.stop()) or "nothing was running")
@@ -106,7 +114,6 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from pipeline import artifacts
-    from pipeline.errors import UserError
     from pipeline.recipe import load_recipe
 
     folder = artifacts.artifact_dir(load_recipe(arguments.recipe).name, "report")

@@ -1,11 +1,8 @@
 """``glm5 pipeline``: server and worker up, deployments there, the full pipeline run and watched."""
 
-import importlib.util
-
 from flows import server
 from flows.parameters import override
 from flows.terminal import View
-from pipeline.errors import UserError
 from pipeline.graph import load_graph, select
 from pipeline.recipe import load_recipe
 
@@ -15,8 +12,6 @@ def run_through_prefect(
 ) -> int:
     """Run a recipe's stages through Prefect. Returns the exit status: 0 when all of them are up to date."""
     select(load_graph(), start, only)  # complain before anything is started
-    if importlib.util.find_spec("prefect") is None:
-        raise UserError("Prefect is not installed: `make pipeline` installs it, `glm5 run` does without it")
     view = View(load_recipe(recipe).name)
     for message in override(recipe, assignments):
         view.say(message)
