@@ -25,6 +25,7 @@ PORT = 4200
 PORTS_TRIED = 20
 POOL = "local"
 SECONDS_TO_START = 300.0
+SECONDS_TO_ANSWER = 20.0  # a busy machine is slow, and a closed port refuses at once
 SECONDS_OF_DOUBT = 0.5
 HOME = Path(".prefect")
 LOGS = Path("runs/prefect")
@@ -181,7 +182,7 @@ def _alive(state: dict | None) -> psutil.Process | None:
 
 def _answers(api: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{api}/health", timeout=3) as reply:
+        with urllib.request.urlopen(f"{api}/health", timeout=SECONDS_TO_ANSWER) as reply:
             return reply.status == 200
     except OSError:
         return False
