@@ -64,7 +64,7 @@ def test_wrong_and_hostile_snippets_score_zero(code, reason):
     started = time.monotonic()
     verdict = judge(code)
     assert verdict.reward == 0.0 and reason in verdict.reason, verdict
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 12  # the limit of 10 s and a start on a busy machine
 
 
 def test_expected_values_never_enter_the_child(monkeypatch):
