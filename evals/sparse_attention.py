@@ -10,6 +10,7 @@ from evals.policy import Attention, IndexerQuality, Policy, Result, Score
 from evals.statistics import bootstrap_difference
 from evals.suite import mean, ratio
 from pipeline.artifacts import digest_of
+from pipeline.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class SparseAttention:
         """Per document the mean over layers; a document with no query beyond the budget decides nothing."""
         kept = [item for item in quality if not any(map(math.isnan, item.best))]
         if not kept:
-            raise ValueError(f"no held-out document has more than {top_k} tokens: raise evaluate.long_length")
+            raise UserError(f"no held-out document has more than {top_k} tokens: raise evaluate.long_length")
         best = [sum(item.best) for item in kept]
         scores = [
             mean("indexer_kl", [sum(item.kl) / len(item.kl) for item in quality]),

@@ -53,10 +53,8 @@ class ModelConfig(BaseModel):
         return self.qk_nope_dim + self.qk_rope_dim
 
     def parameter_counts(self) -> dict[str, int]:
-        """Parameters by part. ``total`` and ``active`` (per token) are of the trunk with embedding and head,
-        the
-        way the paper's 744B and 40B count; the MTP block comes on top, and ``active`` leaves the embedding
-        out.
+        """Parameters by part. ``total`` and ``active`` (per token) count as the paper's 744B and 40B do:
+        trunk and head, for ``total`` the embedding too; the MTP block comes on top.
 
         ``attention`` and ``indexer`` are of all trunk layers; router biases, which are no parameters, are
         left out.

@@ -64,9 +64,9 @@ def training_losses(
         tokens_BT, target_BT: int64; see the module's docstring.
         start_BT: start of each token's document in its row; left out for one document per row.
         attention, top_k: as in ``Transformer.forward``.
-        indexer_loss: with the KL of every layer's indexer (DSA warm-up under dense attention, adaptation
-        under sparse). mtp_fraction: share of the rows, rounded up, that pays for the MTP loss; 0 leaves it
-        out.
+        indexer_loss: with the KL of every layer's indexer: warm-up under dense attention, adaptation under
+            sparse.
+        mtp_fraction: share of the rows, rounded up, that pays for the MTP loss; 0 leaves it out.
     """
     out = model(tokens_BT, start_BT=start_BT, attention=attention, top_k=top_k, indexer_loss=indexer_loss)
     token_BT = language_loss(model, out.hidden_BTD, target_BT)

@@ -1,8 +1,8 @@
 """GLM-5's network, top to bottom (arXiv 2602.15763, section 2 and Table 10).
 
     model = Transformer(preset("tiny"), seed=0)         # float32, dense attention, no indexer yet
-    out = model(tokens_BT, start_BT=starts)             # Output: hidden_BTD, load_LE, balance, indexer_kl_L,
-    mass_L3 logits = model.logits(out.hidden_BTD)               # (B, T, V)
+    out = model(tokens_BT, start_BT=starts)             # Output: hidden_BTD, load_LE, balance, ...
+    logits = model.logits(out.hidden_BTD)               # (B, T, V)
     losses = training_losses(model, tokens_BT, target_BT, ...)   # model/loss.py: what a training step needs
     model.add_indexer(seed=0)                           # before DSA warm-up
     model(tokens_BT, attention="sparse")                # "dense" | "sparse" | "window" | "random", per call

@@ -1,5 +1,4 @@
-"""What decoding keeps of earlier tokens: per layer the normalised kv latent with the rotated shared key, and
-the
+"""What decoding keeps of earlier tokens: per layer the kv latent with the rotated shared key, and the
 indexer's key (paper section 2.1: 512 + 64 numbers per token and layer in GLM-5, and 128 for the indexer).
 
 B batch, T new tokens, S tokens held, X = kv latent + rope dim, J indexer dim.

@@ -3,9 +3,8 @@
 Muon takes the matrices inside the layers; AdamW takes embedding, head, router, the indexer's head weights,
 and all vectors. Blocks of Muon:
 
-* W_UQ, W_UK, W_UV (``q_up``, ``k_up``, ``v_up`` of the main attention): one per head under Muon Split, else
-one. A head
-  of W_UQ keeps its rotary rows: they are rows of that head's matrix (192 + 64 in GLM-5).
+* W_UQ, W_UK, W_UV (``q_up``, ``k_up``, ``v_up`` of the main attention): one per head under Muon Split,
+  else one. A head of W_UQ keeps its rotary rows: they are rows of its matrix (192 + 64 in GLM-5).
 * gate and up projections, stored one above the other: one each. Every expert is a matrix of its own.
 * all else (W_DQ, W_DKV with the shared rotary key's rows, W_O, MTP's join, the indexer's projections): one.
 """

@@ -24,13 +24,11 @@ class Muon(torch.optim.Optimizer):
     """Muon over parameters of two or more dimensions.
 
     Args:
-        parameters: pairs of a parameter and its number of blocks. A matrix (rows, cols) is cut into that many
-        equal
-            ranges of rows; an expert stack (experts, rows, cols) has every expert cut so.
+        parameters: pairs of a parameter and its number of blocks. A matrix (rows, cols) is cut into that
+            many equal ranges of rows; an expert stack (experts, rows, cols) has every expert cut so.
         lr, momentum, weight_decay: plain numbers; the decay is decoupled.
-        shard: a process group whose ranks hold equal parameters and gradients: each orthogonalises its share
-        of
-            the blocks, and all receive the results (paper section 2.4.1).
+        shard: a process group whose ranks hold equal parameters and gradients: each orthogonalises its
+            share of the blocks, and all receive the results (paper section 2.4.1).
     """
 
     def __init__(
@@ -51,9 +49,8 @@ class Muon(torch.optim.Optimizer):
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
-            targets = defaultdict(
-                list
-            )  # shape of the blocks, rows <= cols: (weight blocks, direction blocks)
+            # Shape of the blocks, rows <= cols: (weight blocks, direction blocks).
+            targets = defaultdict(list)
             for parameter, blocks in zip(group["params"], group["blocks"], strict=True):
                 if parameter.grad is None:
                     continue

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from model.config import ModelConfig
 from pipeline.errors import UserError
 from pipeline.recipe.base import Section
 from pipeline.recipe.data import (
@@ -102,6 +103,8 @@ def _parse(path: Path) -> dict:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold sections, like recipes/tiny.yaml")
+    if not all(isinstance(key, str) for key in values) or not isinstance(values.get("extends", ""), str):
+        raise UserError(f"{path}: section names and the value of extends must be text")
     return values
 
 
@@ -147,4 +150,6 @@ def _fields_at(location: tuple) -> list[str]:
         if not models:
             return []
         kind = models[0]
+    if kind is ModelSection:
+        return [*kind.model_fields, *ModelConfig.model_fields]
     return list(kind.model_fields)

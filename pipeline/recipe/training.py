@@ -85,9 +85,8 @@ class DsaWarmupSection(TrainSection):
 
     sequence_length: int = Field(gt=0)
     tokens: int = Field(gt=0)
-    mtp_fraction: float = Field(
-        0.125, gt=0, le=1
-    )  # share of the sequences that train the MTP block's indexer
+    # Share of the sequences that train the MTP block's indexer too.
+    mtp_fraction: float = Field(0.125, gt=0, le=1)
 
 
 class DsaAdaptSection(TrainSection):

@@ -52,11 +52,6 @@ def load_latest(scratch: Path, device: torch.device) -> dict | None:
     return None
 
 
-def clear(scratch: Path) -> None:
-    """Drop all step folders: the stage's artifact has taken their place."""
-    shutil.rmtree(scratch / FOLDER, ignore_errors=True)
-
-
 def _finished(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*") if (path / MARKER).exists())
 

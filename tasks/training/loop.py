@@ -46,9 +46,8 @@ class Job:
     phases: list[Phase]
     device: torch.device
     flops_per_token: Callable[[int], float]  # of training at a sequence length
-    after_step: Callable[[], dict[str, float]] = (
-        dict  # after each optimizer step: expert balance and what it logs
-    )
+    # After each optimizer step: expert balance, and what it logs.
+    after_step: Callable[[], dict[str, float]] = dict
     validate: Objective | None = None  # when it differs from the objective
 
 

@@ -22,7 +22,7 @@ def test_wilson_at_the_borders():
 
 
 def test_wilson_covers_fractional_scores():
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(5)
     values = rng.beta(0.6, 0.4, size=(2000, 60))
     inside = 0
     for row in values:
@@ -32,7 +32,7 @@ def test_wilson_covers_fractional_scores():
 
 
 def test_bootstrap_covers_a_ratio_of_heavy_documents():
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(5)
     trials, n, rate = 300, 40, 1.7
     inside = 0
     for _ in range(trials):
@@ -49,7 +49,7 @@ def test_bootstrap_of_one_item_says_that_it_knows_nothing():
 
 
 def test_pairing_removes_what_the_documents_differ_in():
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(5)
     sizes = np.full(50, 100.0)
     first = sizes * rng.normal(2.0, 0.5, 50)
     second = first - sizes * rng.normal(0.05, 0.01, 50)

@@ -198,7 +198,8 @@ def make_repository(folder: Path, dvc: bool = True) -> Path:
     (folder / "dvc.yaml").write_text(_graph())
     shutil.copytree(REPOSITORY / "recipes", folder / "recipes")
     (folder / "prefect.yaml").write_text(_deployments())
-    for name in ("params.yaml", ".gitignore", ".dvcignore"):
+    (folder / "params.yaml").write_text("recipes:\n  tiny: {extends: tiny}\n")
+    for name in (".gitignore", ".dvcignore"):
         shutil.copy(REPOSITORY / name, folder / name)
     if dvc:
         _git(folder, "init", "-q")

@@ -52,7 +52,7 @@ def test_logits_and_gradients_equal(tmp_path, make_model, seed, indexer, length)
     for name, gradient in reference.items():
         scale = gradient.abs().max().item()
         torch.testing.assert_close(
-            ours[name], gradient, atol=2e-4 * scale + 1e-8, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
+            ours[name], gradient, atol=2e-4 * scale + 1e-7, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 

@@ -41,7 +41,8 @@ def test_a_child_changes_what_it_names_and_keeps_the_rest(write):
         ({"pretran": {}}, "unknown key 'pretran', did you mean 'pretrain'"),
         ({"sft": {"epochs": 0}}, "sft.epochs: Input should be greater than 0"),
         ({"sft": {"epochs": "many"}}, "sft.epochs: Input should be a valid number"),
-        ({"model": {"hidden": 3}}, "hidden"),
+        ({"model": {"hidden_sise": 3}}, "did you mean 'hidden_size'"),
+        ({"extends": 3}, "the value of extends must be text"),
         ({"extends": "nothing"}, "there is no recipe recipes/nothing.yaml"),
     ],
 )

@@ -246,7 +246,7 @@ def test_reduced_edges_keep_the_order_and_nothing_else():
 
 
 def test_charts():
-    assert ticks(0, 10) == [0, 5, 10] or ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
+    assert ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert ticks(1.5, 1.9) == pytest.approx([1.5, 1.6, 1.7, 1.8, 1.9])
     assert thin([(n, 2.0 * n) for n in range(1600)])[0] == (4.5, 9.0)
     assert smooth([(n, 3.0) for n in range(50)])[-1] == (49, pytest.approx(3.0))
