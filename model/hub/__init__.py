@@ -11,9 +11,9 @@ What ``glm_moe_dsa`` has no word for stands under the key ``glm5_pipeline`` of c
 
 * ``mtp_steps``: the steps that the one stored MTP block is trained for;
 * ``indexer``: "trained", or "untrained" for a model before DSA warm-up. Such a folder carries fresh indexer
-  weights, because transformers and vLLM want some, and an ``index_topk`` of the longest context, under which every key
-  is selected and attention is dense. ``load_folder`` drops the weights again; the real value is under
-  ``index_topk`` here.
+  weights, because transformers and vLLM want some, and an ``index_topk`` of the longest context, under which
+  every key is selected and attention is dense. ``load_folder`` drops the weights again; the real value is
+  under ``index_topk`` here.
 """
 
 from model.hub.config import read_config
