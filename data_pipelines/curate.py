@@ -62,7 +62,7 @@ def decide(
     sketcher = Sketcher(section.minhash_permutations)
     near = NearDuplicates(section.minhash_permutations, section.minhash_threshold)
     for document in heldout:
-        near.add(f"held out: {document.path}", sketcher.sketch(word_hashes(document.text)))
+        near.add(_label(f"held out: {document.path}", document.id), sketcher.sketch(word_hashes(document.text)))
     heldout_ids = {document.id for document in heldout}
     rare = decontamination.rare_places([f.overlap for f in findings if f.overlap], len(index.heldout))
     seen: dict[str, str] = {}
@@ -88,10 +88,15 @@ def _decide_one(
             "near-duplicate of a held-out document" if name.startswith("held out: ") else "near-duplicate"
         )
         return reason, f"{similarity:.2f} like {name}"
-    name = f"{finding.source}/{finding.path}"
+    name = _label(f"{finding.source}/{finding.path}", finding.id)
     seen[finding.id] = name
     near.add(name, finding.sketch)
     return KEPT, ""
+
+
+def _label(path: str, document_id: str) -> str:
+    """A name of its own for each document: the records of one file share its path."""
+    return f"{path} ({document_id[:8]})"
 
 
 def _write(folder: Path, verdicts: list[tuple[str, str]], out: Path) -> dict:

@@ -116,6 +116,13 @@ def test_reasons_in_their_order():
     ]  # fmt: skip
 
 
+def test_records_of_one_file_are_compared_each():
+    near_first = _module("bisect.py").replace("bisect_right", "bisect_upper", 1)
+    texts = [_module("bisect.py"), _module("textwrap.py"), near_first]
+    nothing = [document(_module("heapq.py"), "heldout.py")]
+    assert _decide([document(text, "all.jsonl") for text in texts], nothing) == [KEPT, KEPT, "near-duplicate"]
+
+
 def test_a_shared_licence_header_costs_no_document():
     rng = random.Random()
     header = "# " + words(rng, 120).replace(" w", "\n# w")
