@@ -105,8 +105,6 @@ def _range(values: list[float], log: bool) -> tuple[float, float]:
         return low / 1.1, max(high, low * 1.01) * 1.1
     if low == high > 0:
         return 0.0, 1.25 * high
-    if low == high > 0:
-        return 0.0, 1.25 * high
     air = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
     return (0.0 if 0 <= low < 0.3 * high else low - air), high + air
 

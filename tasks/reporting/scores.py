@@ -81,9 +81,8 @@ class Scores:
                 rows.append({"line": line, "cells": cells})
         return rows
 
-    def forest(self, lines: list[tuple[str, str, str, str]], low: float | None = None) -> dict[str, Any]:
-        """(label, checkpoint, suite, name) as dots with whiskers on one scale from ``low``, 0 unless
-        given."""
+    def forest(self, lines: list[tuple[str, str, str, str]]) -> dict[str, Any]:
+        """(label, checkpoint, suite, name) as dots with whiskers on one scale."""
         found = [(label, self.get(*key)) for label, *key in lines]
         rows = [(label, row) for label, row in found if row]
         if not rows:
@@ -91,10 +90,8 @@ class Scores:
         bounds = [
             value for _, row in rows for value in (row["low"], row["high"], row["value"]) if value is not None
         ]
-        start = min(bounds) if low is None else low
-        stop = max(bounds)
-        span = (stop - start) or 1.0
-        start, span = (start - 0.06 * span, 1.12 * span) if low is None else (start, 1.04 * span)
+        span = (max(bounds) - min(bounds)) or 1.0
+        start, span = min(bounds) - 0.06 * span, 1.12 * span
 
         def place(value: float | None) -> float:
             return 0.0 if value is None else max(0.0, min(100.0, 100 * (value - start) / span))

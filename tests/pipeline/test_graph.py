@@ -77,10 +77,8 @@ def test_the_repository_s_graph_fits_the_recipe_and_the_deployments():
         listed = [set(keys) for params in body["params"] for keys in params.values()]
         assert listed == [set(stage.sections)] * 2, f"{name} lists other sections for the parent recipe"
         assert body["outs"] == [{f"artifacts/${{key}}/{name}": {"persist": True}}]
-        # Data stages carry their code in their identity, training stages their version.
-        assert (
-            bool(stage.code) != (stage.module.startswith("tasks.") and name != "report") or name == "report"
-        )
+        # Data stages and the report carry their code in their identity, training stages their version.
+        assert bool(stage.code) == (not stage.module.startswith("tasks.") or name == "report")
     deployments = yaml.safe_load(open("prefect.yaml"))["deployments"]
     expected = {name: f"flows.stage.{name}" for name in graph}
     expected["full-pipeline"] = "flows.full_pipeline.full_pipeline"
