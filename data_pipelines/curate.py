@@ -62,7 +62,8 @@ def decide(
     sketcher = Sketcher(section.minhash_permutations)
     near = NearDuplicates(section.minhash_permutations, section.minhash_threshold)
     for document in heldout:
-        near.add(_label(f"held out: {document.path}", document.id), sketcher.sketch(word_hashes(document.text)))
+        label = _label(f"held out: {document.path}", document.id)
+        near.add(label, sketcher.sketch(word_hashes(document.text)))
     heldout_ids = {document.id for document in heldout}
     rare = decontamination.rare_places([f.overlap for f in findings if f.overlap], len(index.heldout))
     seen: dict[str, str] = {}
