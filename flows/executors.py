@@ -1,7 +1,9 @@
 """Two ways to run a stage as a child process: through ``dvc repro -s``, or bare. Neither needs Prefect."""
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -12,7 +14,7 @@ from pathlib import Path
 from flows.child import Exit, run_child
 from flows.parameters import activate
 from pipeline import artifacts
-from pipeline.graph import Stage
+from pipeline.graph import Stage, ancestors
 from pipeline.stage import END_WITH_PARENT, FORCE
 
 LOG = "log.txt"
@@ -63,6 +65,32 @@ def uses_dvc(recipe: str) -> bool:
 def prepare(recipe: str) -> list[str]:
     """What must be true before stages of a recipe run. Returns messages for the person who started it."""
     return activate(recipe) if uses_dvc(recipe) else []
+
+
+def unchanged(graph: dict[str, Stage], selected: list[str], recipe: str) -> set[str]:
+    """The selected stages that DVC would skip: one question for all instead of a child process for each.
+
+    Asked before a run starts. When DVC cannot tell (another run holds its files), the answer is none.
+    """
+    if not uses_dvc(recipe):
+        return set()
+    targets = {f"{name}@{recipe}": name for name in selected}
+    command = [sys.executable, "-m", "dvc", "status", "--json", *targets]
+    done = subprocess.run(command, env=_environment(False), capture_output=True, text=True)
+    if done.returncode:
+        return set()
+    changed = {targets[key] for key in json.loads(done.stdout) if key in targets}
+    found: set[str] = set()
+    for name in selected:
+        known = artifacts.read_record(artifacts.artifact_dir(recipe, name)) is not None
+        if known and name not in changed and not ancestors(graph, name) & (set(selected) - found):
+            found.add(name)
+    return found
+
+
+def skip(stage: Stage, recipe: str) -> Outcome:
+    """The outcome of a stage that ``unchanged`` named."""
+    return Outcome(stage.name, True, 0.0, artifacts.verify(artifacts.artifact_dir(recipe, stage.name)))
 
 
 def run(

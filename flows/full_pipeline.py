@@ -10,8 +10,8 @@ from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import cli
-from flows.stage import GRAPH, RecipeName, StageName, stage_task, start_run, stop
+from flows import cli, executors
+from flows.stage import GRAPH, RecipeName, StageName, skip_task, stage_task, start_run, stop
 from flows.ui import show_report
 from pipeline.graph import select
 
@@ -35,12 +35,14 @@ def full_pipeline(
     """
     selected = select(GRAPH, from_stage, only)
     start_run(recipe)
+    unchanged = set() if force else executors.unchanged(GRAPH, selected, recipe)
     futures: dict[str, PrefectFuture] = {}
     try:
         for name in selected:
             inputs = [futures[source] for source in GRAPH[name].inputs if source in futures]
-            task = stage_task(name)
-            futures[name] = task.submit(name, recipe, force, timeout_hours, wait_for=inputs)
+            task = skip_task(name) if name in unchanged else stage_task(name)
+            arguments = () if name in unchanged else (force, timeout_hours)
+            futures[name] = task.submit(name, recipe, *arguments, wait_for=inputs)
         for future in futures.values():
             future.wait()
     finally:

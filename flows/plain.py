@@ -32,10 +32,14 @@ def run_pipeline(
         view.say(message)
     os.environ.setdefault(PARENT, f"{name} {time.strftime('%Y-%m-%d %H:%M:%S')}")
     listener = Listener(on_tick=view.tick)
+    unchanged = set() if force else executors.unchanged(graph, selected, recipe)
 
     def run(stage: Stage) -> Outcome:
         view.started(stage.name)
-        outcome = executors.run(stage, recipe, force, listener)
+        if stage.name in unchanged:
+            outcome = executors.skip(stage, recipe)
+        else:
+            outcome = executors.run(stage, recipe, force, listener)
         if outcome.skipped:
             view.skipped(stage.name)
         else:

@@ -19,7 +19,6 @@ from flows import executors
 from flows.executors import Listener, StageFailed
 from flows.parameters import override
 from flows.ui import ProgressArtifact, show_result
-from pipeline.errors import UserError
 from pipeline.graph import Stage, load_graph
 from pipeline.mlflow_sink import PARENT
 from pipeline.recipe.load import Recipe, recipe_names
@@ -68,6 +67,20 @@ def stage_task(stage: str) -> Any:
     """The task that runs ``stage``, with the stage's name on its node in the UI's graph."""
     tags = [ACCELERATOR] if GRAPH[stage].accelerator else []
     return run_stage.with_options(name=stage, task_run_name=stage, tags=tags)
+
+
+@task(cache_policy=NO_CACHE, persist_result=False)
+def skip_stage(stage: str, recipe: str) -> dict[str, float]:
+    """Show a stage that DVC found unchanged before the run started. Returns its metrics."""
+    outcome = executors.skip(GRAPH[stage], recipe)
+    get_run_logger().info("unchanged, says DVC: skipped")
+    show_result(recipe, outcome)
+    return outcome.record["metrics"]
+
+
+def skip_task(stage: str) -> Any:
+    """The task that stands for ``stage`` in the UI's graph when it has nothing to do."""
+    return skip_stage.with_options(name=stage, task_run_name=stage)
 
 
 def start_run(recipe: str) -> None:
@@ -140,6 +153,3 @@ def __getattr__(name: str) -> Flow:
     made = _make_flow(name)
     globals()[name] = made
     return made
-
-
-__all__ = ["RecipeName", "StageName", "UserError", "run_stage", "stage_task", "start_run", "stop"]
