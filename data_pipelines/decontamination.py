@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipelines.ngrams import contained, ngram_hashes
+from data_pipelines.ngrams import NGRAM, contained, ngram_hashes
 
-NGRAM = 13
 SHARE = 0.1
 BOILERPLATE = 8
 

@@ -19,13 +19,12 @@ from data_pipelines.documents import Document, read_documents, write_file
 from data_pipelines.filters.quality import reason_to_drop
 from data_pipelines.haystack import haystack_lines
 from data_pipelines.heldout import Outline, choose_heldout
-from data_pipelines.ngrams import ngram_hashes, word_hashes
+from data_pipelines.ngrams import NGRAM, ngram_hashes, word_hashes
 from environments import catalog, long_context
 from environments.interface import MODES
 from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
 
-NGRAM = 13  # words; the length of GPT-3 (arXiv 2005.14165, appendix C) and of many since
 # Pieces of text and how many characters of each a token of a small vocabulary spans.
 PIECES = {
     re.compile(r"[A-Z]{2,}"): 1.5,

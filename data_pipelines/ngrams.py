@@ -9,6 +9,9 @@ import re
 
 import numpy as np
 
+# Words of the runs that training data may not share with evaluation sets: the length of GPT-3 (arXiv
+# 2005.14165, appendix C) and of many since.
+NGRAM = 13
 WORD = re.compile(r"\w+")
 CACHED_WORDS = 2_000_000
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
