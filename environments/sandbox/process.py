@@ -53,17 +53,27 @@ async def run_python(
 
 async def _run(program: str, text: str, cpu_seconds: int, seconds: float, memory_mb: int) -> Outcome:
     limits = _LIMITS.format(cpu=cpu_seconds, memory=memory_mb * 2**20)
+    # Standard input is a file and standard output a pipe of our own: asyncio's wait() for a process with pipes
+    # of its own lasts until they close, which an unread or inherited one never does.
+    given = os.memfd_create("stdin")
+    os.write(given, text.encode(errors="replace"))
+    os.lseek(given, 0, os.SEEK_SET)
+    readable, writable = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", "-c", limits + program,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            stdin=given, stdout=writable, stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True, env={}, cwd="/",
         )  # fmt: skip
     except OSError as error:
+        os.close(readable)
         raise SandboxError(f"cannot start a child process: {error}") from error
+    finally:
+        os.close(given)
+        os.close(writable)
     timed_out = False
     try:
-        output = await asyncio.wait_for(_talk(process, text), seconds)
+        output = await asyncio.wait_for(_read(process, readable), seconds)
     except TimeoutError:
         output, timed_out = b"", True
     finally:
@@ -72,22 +82,21 @@ async def _run(program: str, text: str, cpu_seconds: int, seconds: float, memory
     return Outcome(returncode, output.decode(errors="replace"), timed_out)
 
 
-async def _talk(process: asyncio.subprocess.Process, text: str) -> bytes:
-    assert process.stdin and process.stdout
-    process.stdin.write(text.encode())
+async def _read(process: asyncio.subprocess.Process, readable: int) -> bytes:
+    """Standard output until it ends or is too long; closes ``readable``."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb", buffering=0)
+    )
     try:
-        await process.stdin.drain()
-        process.stdin.close()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it ended without reading
-    chunks, size = [], 0
-    while chunk := await process.stdout.read(8192):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size >= MAX_OUTPUT_BYTES:
-            return b"".join(chunks)[:MAX_OUTPUT_BYTES]
-    await process.wait()
-    return b"".join(chunks)
+        output = b""
+        while len(output) < MAX_OUTPUT_BYTES and (chunk := await reader.read(MAX_OUTPUT_BYTES - len(output))):
+            output += chunk
+        if len(output) < MAX_OUTPUT_BYTES:
+            await process.wait()
+        return output
+    finally:
+        transport.close()
 
 
 def _kill_group(group: int) -> None:
