@@ -8,6 +8,7 @@ where nothing is learned: prompt and tool tokens, padding, and the last token of
 tokens, L layers.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from model.kernels.registry import linear_cross_entropy
 from model.mtp import ahead
 from model.transformer import Transformer
 
-__all__ = ["IGNORE", "Losses", "language_loss", "next_targets", "training_losses"]
+__all__ = ["IGNORE", "Losses", "indexer_loss", "language_loss", "next_targets", "training_losses"]
 
 
 @dataclass
@@ -55,7 +56,7 @@ def training_losses(
     start_BT: torch.Tensor | None = None,
     attention: Mode = "dense",
     top_k: int | None = None,
-    indexer_loss: bool = False,
+    indexer_loss: float = 0.0,
     mtp_fraction: float = 0.0,
 ) -> Losses:
     """Forward pass and losses of one micro-batch.
@@ -64,9 +65,9 @@ def training_losses(
         tokens_BT, target_BT: int64; see the module's docstring.
         start_BT: start of each token's document in its row; left out for one document per row.
         attention, top_k: as in ``Transformer.forward``.
-        indexer_loss: with the KL of every layer's indexer: warm-up under dense attention, adaptation under
-            sparse.
-        mtp_fraction: share of the rows, rounded up, that pays for the MTP loss; 0 leaves it out.
+        indexer_loss: share of the rows, rounded up, that pays for the KL of every layer's indexer: warm-up
+            under dense attention, adaptation under sparse; 0 leaves it out.
+        mtp_fraction: the same for the MTP loss.
     """
     out = model(tokens_BT, start_BT=start_BT, attention=attention, top_k=top_k, indexer_loss=indexer_loss)
     token_BT = language_loss(model, out.hidden_BTD, target_BT)
@@ -81,23 +82,47 @@ def training_losses(
         load_LE=out.load_LE,
     )
     if model.mtp is not None and mtp_fraction > 0:
-        rows = max(1, round(len(tokens_BT) * mtp_fraction + 0.499))
+        rows = math.ceil(len(tokens_BT) * mtp_fraction)
         start = None if start_BT is None else start_BT[:rows]
         _add_mtp(model, losses, tokens_BT[:rows], target_BT[:rows], out.hidden_BTD[:rows], start, attention)
     return losses
 
 
+def indexer_loss(
+    model: Transformer, tokens_BT: torch.Tensor, *, start_BT: torch.Tensor | None = None, mtp_fraction: float
+) -> torch.Tensor:
+    """KL of every layer's indexer to dense attention and nothing else, a scalar in nats: warm-up's loss.
+
+    ``mtp_fraction`` of the rows, rounded up, pay for the MTP block's indexer.
+    """
+    out = model(tokens_BT, start_BT=start_BT, indexer_loss=1.0)
+    loss = out.indexer_kl_L.mean()
+    rows = math.ceil(len(tokens_BT) * mtp_fraction)
+    if model.mtp is None or not rows:
+        return loss
+    start = None if start_BT is None else start_BT[:rows]
+    _, signals = model.mtp_states(
+        tokens_BT[:rows], out.hidden_BTD[:rows], steps=model.config.mtp_steps, start_BT=start, indexer_loss=1.0
+    )
+    return _with_block(loss, signals, model.config.num_layers)
+
+
+def _with_block(trunk_kl: torch.Tensor, signals, layers: int) -> torch.Tensor:
+    """The MTP block counts as one layer more, the mean over its steps."""
+    block = torch.stack([s.attention.indexer_kl for s in signals]).mean()
+    return (trunk_kl * layers + block) / (layers + 1)
+
+
 def _add_mtp(model, losses: Losses, tokens_BT, target_BT, hidden_BTD, start_BT, attention: Mode) -> None:
     """The MTP loss, and the MTP block's share in load, balance and indexer KL."""
-    layers = model.config.num_layers
-    indexer_loss = losses.indexer_kl_L is not None
+    with_indexer = losses.indexer_kl_L is not None
     states, signals = model.mtp_states(
         tokens_BT,
         hidden_BTD,
         steps=model.config.mtp_steps,
         start_BT=start_BT,
         attention=attention,
-        indexer_loss=indexer_loss,
+        indexer_loss=float(with_indexer),
     )
     start = torch.zeros_like(tokens_BT) if start_BT is None else start_BT.expand(tokens_BT.shape)
     steps = []
@@ -111,9 +136,8 @@ def _add_mtp(model, losses: Losses, tokens_BT, target_BT, hidden_BTD, start_BT, 
         moe = len(losses.load_LE)
         block = torch.stack([r.balance for r in routers]).mean()
         losses.balance = (losses.balance * (moe - 1) + block) / moe
-    if indexer_loss:
-        block = torch.stack([s.attention.indexer_kl for s in signals]).mean()
-        losses.indexer_kl = (losses.indexer_kl * layers + block) / (layers + 1)
+    if with_indexer:
+        losses.indexer_kl = _with_block(losses.indexer_kl, signals, model.config.num_layers)
 
 
 def _mean(loss_BT: torch.Tensor, target_BT: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ def run(context: Context) -> dict[str, float]:
     model = load_model(start, device)
     objective = LanguageObjective(
         model, token_bytes(Tokenizer.load(start)), section.balance, section.mtp,
-        attention="sparse", indexer_weight=section.indexer_loss_weight,
+        attention="sparse", indexer=section.indexer_loss,
     )  # fmt: skip
     packed = PackedBatches.read(context.inputs["midtrain_data"], section.sequence_length)
     batches, validation = split_validation(packed, section.validation_rows, section.micro_batch)

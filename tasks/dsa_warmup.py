@@ -8,7 +8,7 @@ The loss is the KL divergence of the indexer's softmax to the head-summed attent
 
 import torch
 
-from model.loss import training_losses
+from model.loss import indexer_loss
 from model.transformer import Transformer
 from pipeline.stage import Context, run_stage
 from tasks.training.batches import Batch, PackedBatches
@@ -48,14 +48,13 @@ class IndexerObjective:
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         if not self.model.training:
             return self._measure(batch)
-        losses = training_losses(
-            self.model, batch.tokens_BT, batch.targets_BT, start_BT=batch.start_BT,
-            indexer_loss=True, mtp_fraction=self.mtp_fraction,
-        )  # fmt: skip
-        return losses.indexer_kl, {}
+        loss = indexer_loss(
+            self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp_fraction=self.mtp_fraction
+        )
+        return loss, {}
 
     def _measure(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=True, measure=True)
+        out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=1.0, measure=True)
         loss = out.indexer_kl_L.mean()
         selected, best, window = out.mass_L3.nanmean(0)
         return loss, {

@@ -23,7 +23,7 @@ def run(context: Context) -> dict[str, float]:
     tokenizer = Tokenizer.load(start)
     objective = LanguageObjective(
         model, token_bytes(tokenizer), section.balance,
-        attention="sparse", indexer_weight=section.indexer_loss_weight,
+        attention="sparse", indexer=section.indexer_loss,
     )  # fmt: skip
     chats = read_chats(
         context.inputs["sft_data"] / "chats.jsonl", tokenizer, section.sequence_length,

@@ -10,6 +10,7 @@ part of the key is one for all heads. Two forms compute the same numbers:
 B batch, T queries, S keys, D hidden, N heads, H qk head dim, C kv latent, R rope dim, X = C + R, K top-k.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,12 +41,12 @@ class AttentionOptions:
 
     mode: Mode = "dense"
     top_k: int = 0  # keys per query under every mode but "dense"
-    indexer_loss: bool = False
+    indexer_loss: float = 0.0  # share of the rows, rounded up, that computes the indexer's KL
     measure: bool = False
 
     @property
     def needs_indexer(self) -> bool:
-        return self.mode == "sparse" or self.indexer_loss or self.measure
+        return self.mode == "sparse" or self.indexer_loss > 0 or self.measure
 
 
 @dataclass
@@ -82,7 +83,8 @@ class MLA(nn.Module):
         out_BTNV = self._attend(q_BTNH, kv_BSX, index_BTK, view, behind_cache)
         signals = AttentionSignals()
         if options.indexer_loss:
-            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, view)
+            rows = math.ceil(len(x_BTD) * options.indexer_loss)
+            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, view, rows)
         if options.measure:
             signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
         return self.out(out_BTNV.flatten(2)), signals
@@ -169,17 +171,19 @@ class MLA(nn.Module):
         up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
         return torch.einsum("btnc,nvc->btnv", context_BTNC, up_NVC)
 
-    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, view: Visibility) -> torch.Tensor:
-        """KL of the main attention to the indexer: inside the selection, or over all visible keys without
-        one.
+    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, view: Visibility, rows: int):
+        """KL of the main attention to the indexer in the first rows, a scalar: inside the selection, or over
+        all visible keys without one.
         """
+        q_BTNH, kv_BSX, index_inputs = q_BTNH[:rows], kv_BSX[:rows], [x[:rows] for x in index_inputs]
         if index_BTK is not None:
             with torch.no_grad():
                 q_BTNX = self._absorb(q_BTNH)
-            return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK)
+            return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK[:rows])
         with torch.no_grad():
             k_BSNH = self._keys(*self._split(kv_BSX))
-        return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, view.start_BT, view.stop_BT)
+        start, stop = view.start_BT[:rows], view.stop_BT[:rows]
+        return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, start, stop)
 
     @torch.no_grad()
     def _measure(self, q_BTNH, kv_BSX, index_inputs, view: Visibility, top_k: int) -> torch.Tensor:

@@ -52,6 +52,13 @@ class Mtp(Section):
     fraction: float = Field(1.0, gt=0, le=1)  # share of a micro-batch's sequences that pays for the MTP loss
 
 
+class IndexerLoss(Section):
+    """KL of the lightning indexer inside its own selection (DeepSeek-V3.2 eq. 4)."""
+
+    weight: float = Field(1.0, gt=0)
+    fraction: float = Field(1.0, gt=0, le=1)  # share of a micro-batch's sequences that pays for it
+
+
 class Balance(Section):
     """Auxiliary-loss-free balancing: each step the selection bias moves by ``bias_step`` against the load."""
 
@@ -92,7 +99,7 @@ class DsaWarmupSection(TrainSection):
 class DsaAdaptSection(TrainSection):
     sequence_length: int = Field(gt=0)
     tokens: int = Field(gt=0)
-    indexer_loss_weight: float = 1.0
+    indexer_loss: IndexerLoss = IndexerLoss()
     mtp: Mtp = Mtp()
     balance: Balance = Balance()
 
@@ -100,5 +107,5 @@ class DsaAdaptSection(TrainSection):
 class SftSection(TrainSection):
     sequence_length: int = Field(gt=0)
     epochs: float = Field(gt=0)
-    indexer_loss_weight: float = 1.0
+    indexer_loss: IndexerLoss = IndexerLoss()
     balance: Balance = Balance()

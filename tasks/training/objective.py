@@ -8,7 +8,7 @@ import torch
 from model.chat.tokenizer import Tokenizer
 from model.loss import IGNORE, Losses, training_losses
 from model.transformer import Transformer
-from pipeline.recipe.training import Balance, Mtp
+from pipeline.recipe.training import Balance, IndexerLoss, Mtp
 from tasks.training.batches import Batch
 
 
@@ -21,25 +21,25 @@ class LanguageObjective:
     balance: Balance
     mtp: Mtp | None = None
     attention: str = "dense"
-    indexer_weight: float = 0.0
+    indexer: IndexerLoss | None = None
     load_LE: torch.Tensor | int = field(default=0, init=False)
 
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        losses = self._losses(batch, self.mtp.fraction if self.mtp else 0.0, self.indexer_weight > 0)
+        losses = self._losses(batch, self.mtp.fraction if self.mtp else 0.0, self.indexer.fraction if self.indexer else 0.0)
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}
         if self.mtp:
             total = total + self.mtp.weight * losses.mtp
             values["train/mtp_loss"] = losses.mtp
-        if self.indexer_weight > 0:
-            total = total + self.indexer_weight * losses.indexer_kl
+        if self.indexer:
+            total = total + self.indexer.weight * losses.indexer_kl
             values["dsa/indexer_kl"] = losses.indexer_kl
         self.load_LE = self.load_LE + losses.load_LE
         return total, values
 
     def validate(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The next-token loss alone, and its bits per byte."""
-        losses = self._losses(batch, 0.0, False)
+        losses = self._losses(batch, 0.0, 0.0)
         trained = batch.targets_BT[batch.targets_BT != IGNORE]
         size = self.token_bytes_V.to(trained.device)[trained].sum()
         return losses.lm, {"val/bpb": losses.token_BT.double().sum() / size / math.log(2)}
@@ -54,7 +54,7 @@ class LanguageObjective:
             return {}
         return {"moe/max_violation": float((used.amax(-1) / used.mean(-1) - 1).max())}
 
-    def _losses(self, batch: Batch, mtp_fraction: float, indexer_loss: bool) -> Losses:
+    def _losses(self, batch: Batch, mtp_fraction: float, indexer_loss: float) -> Losses:
         return training_losses(
             self.model, batch.tokens_BT, batch.targets_BT, start_BT=batch.start_BT,
             attention=self.attention, indexer_loss=indexer_loss, mtp_fraction=mtp_fraction,

@@ -7,6 +7,7 @@ from shapes import small_config
 from model.kernels.indexer_loss import reference
 from model.kernels.indexer_loss.reference import dense_indexer_loss, sparse_indexer_loss
 from model.kernels.indexer_topk.reference import indexer_scores, indexer_topk
+from model.loss import indexer_loss, next_targets, training_losses
 
 
 def tensors(seed, B=2, T=11, N=3, H=4, C=6, R=2, heads=3, J=4):
@@ -118,3 +119,21 @@ def test_descending_the_loss_finds_the_attention(make_model):
     assert after.indexer_kl_L.item() < before.indexer_kl_L.item() / 3
     assert after.mass_L3[0, 0] > before.mass_L3[0, 0]
     torch.testing.assert_close(after.mass_L3[0, 1], before.mass_L3[0, 1])
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_a_share_of_the_rows_pays_like_these_rows_alone(make_model, mode):
+    model = make_model(small_config(3), indexer=True)
+    tokens = torch.randint(0, model.config.vocab_size, (5, 24))
+    start = (torch.arange(24).expand(5, -1) // 9 * 9).to(torch.int32)
+    share = model(tokens, start_BT=start, attention=mode, indexer_loss=0.4).indexer_kl_L
+    alone = model(tokens[:2], start_BT=start[:2], attention=mode, indexer_loss=1.0).indexer_kl_L
+    torch.testing.assert_close(share, alone)
+    assert not torch.allclose(share, model(tokens, start_BT=start, attention=mode, indexer_loss=1.0).indexer_kl_L)
+
+
+def test_the_loss_of_warm_up_is_that_of_a_whole_training_step(make_model):
+    model = make_model(small_config(4), indexer=True)
+    tokens = torch.randint(0, model.config.vocab_size, (3, 24))
+    whole = training_losses(model, tokens, next_targets(tokens), indexer_loss=1.0, mtp_fraction=0.5)
+    torch.testing.assert_close(indexer_loss(model, tokens, mtp_fraction=0.5), whole.indexer_kl)
