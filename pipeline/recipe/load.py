@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from model.config import ModelConfig
 from pipeline.errors import UserError
 from pipeline.recipe.base import Section
+from pipeline.recipe.consistency import faults
 from pipeline.recipe.data import (
     CollectSection,
     CurateSection,
@@ -71,13 +72,19 @@ def recipe_path(name: str) -> Path:
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe with its parents merged in. Raises ``UserError`` for any key or value that is wrong."""
+    """The recipe with its parents merged in.
+
+    Raises ``UserError`` for any key or value that is wrong and for sections that do not fit one another.
+    """
     path = recipe_path(name)
     values = _read(path, ())
     try:
-        return Recipe(**values)
+        recipe = Recipe(**values)
     except ValidationError as error:
         raise UserError(f"{path}: {_explain(error)}") from None
+    if found := faults(recipe):
+        raise UserError(f"{path}: {'; '.join(found)}")
+    return recipe
 
 
 def parent_of(name: str) -> str:

@@ -51,6 +51,7 @@ class Chain:
             "extends": str(ROOT / "recipes" / "smoke.yaml"),
             "collect": {"sources": sources},
             "tokenizer": {"vocab_size": 1024, "train_mb": 1},
+            "model": {"vocab_size": 1024},
             "pretrain_data": {"mix": mix, "tokens": 60_000},
             **sections,
         }

@@ -52,6 +52,62 @@ def test_what_is_wrong_is_named(write, changes, sentence):
     assert "\n" not in str(caught.value)
 
 
+STEP = {"sequence_length": 640, "tokens": 320_000}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        (
+            {"tokenizer": {"vocab_size": 4096}},
+            ["tokenizer.vocab_size is 4096 and model.vocab_size is 2048 (of preset tiny): make them equal"],
+        ),
+        (
+            {"model": {"vocab_size": 1000}},
+            ["tokenizer.vocab_size is 2048 and model.vocab_size is 1000: make them equal"],
+        ),
+        (
+            {"pretrain_data": {"mix": {"stdlb": 0.5, "factbook": 0.5}}},
+            ["pretrain_data.mix names 'stdlb', which collect.sources does not have: did you mean 'stdlib'?"],
+        ),
+        (
+            {"pretrain_data": {"mix": {"wikipedia": 1.0}}},
+            ["which collect.sources does not have: its sources are stdlib, packages, factbook"],
+        ),
+        (
+            {"midtrain": {"contexts": [STEP]}, "midtrain_data": {"contexts": {256: 9, 512: 9}}},
+            [
+                "midtrain.contexts.0.sequence_length is 640 and midtrain_data.contexts has no sequences of "
+                "that length: add 640 there, or use 512, which it has"
+            ],
+        ),
+        ({"dsa_warmup": {"sequence_length": 300}}, ["dsa_warmup.sequence_length is 300 and midtrain_data"]),
+        ({"dsa_adapt": {"sequence_length": 300}}, ["dsa_adapt.sequence_length is 300 and midtrain_data"]),
+        (
+            {"pretrain": {"sequence_length": 2048}, "sft": {"sequence_length": 4096}},
+            [
+                "pretrain.sequence_length is 2048 and the model has 1024 positions: shorten it or raise "
+                "model.max_positions",
+                "sft.sequence_length is 4096 and the model has 1024 positions",
+            ],
+        ),
+    ],
+)
+def test_sections_that_do_not_fit_one_another(write, changes, sentences):
+    with pytest.raises(UserError) as caught:
+        load_recipe(write(**changes))
+    text = str(caught.value)
+    assert all(sentence in text for sentence in sentences), text
+    assert text.count("; ") == len(sentences) - 1 and "\n" not in text
+
+
+def test_sections_that_fit_after_both_were_changed(write):
+    shape = {"vocab_size": 4096, "max_positions": 4096}
+    changes = {"tokenizer": {"vocab_size": 4096}, "sft": {"sequence_length": 4096}}
+    mine = load_recipe(write(model=shape, pretrain={"tokens": 10**9}, **changes))
+    assert mine.pretrain.tokens > mine.pretrain_data.tokens  # the loop goes over the data again
+
+
 def test_a_file_that_is_no_recipe(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text("a: [1\n")

@@ -25,6 +25,7 @@ CHANGES = {
         "mtp_steps": 2, "max_positions": 128,
     },
     "tokenizer": {"vocab_size": 400},
+    "midtrain_data": {"contexts": {64: 4096}},
     "pretrain": {
         "sequence_length": 32, "micro_batch": 2, "global_batch_tokens": 128, "tokens": 1536,
         "save_every_steps": 2, "validate_every_steps": 4, "validation_rows": 4,

@@ -1,0 +1,66 @@
+"""Do the sections of a recipe fit one another? Asked when it is loaded, not hours later in a stage.
+
+More training tokens than ``pretrain_data`` or ``midtrain_data`` hold are no fault: the loop repeats them.
+"""
+
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.recipe.load import Recipe
+
+
+def faults(recipe: "Recipe") -> list[str]:
+    """A sentence for each pair of values that cannot work together, in the order of the stages."""
+    return [*_mix(recipe), *_vocabulary(recipe), *_contexts(recipe), *_positions(recipe)]
+
+
+def _mix(recipe: "Recipe") -> Iterator[str]:
+    sources = [source.name for source in recipe.collect.sources]
+    for name in recipe.pretrain_data.mix:
+        if name not in sources:
+            nearest = difflib.get_close_matches(name, sources, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"its sources are {', '.join(sources)}"
+            yield f"pretrain_data.mix names {name!r}, which collect.sources does not have: {hint}"
+
+
+def _vocabulary(recipe: "Recipe") -> Iterator[str]:
+    tokenizer, model = recipe.tokenizer.vocab_size, recipe.model.config().vocab_size
+    if tokenizer != model:
+        in_preset = "vocab_size" not in (recipe.model.model_extra or {})
+        given = f" (of preset {recipe.model.preset})" if in_preset else ""
+        yield (
+            f"tokenizer.vocab_size is {tokenizer} and model.vocab_size is {model}{given}: make them equal, "
+            f"for instance with model.vocab_size: {tokenizer}"
+        )
+
+
+def _contexts(recipe: "Recipe") -> Iterator[str]:
+    there = sorted(recipe.midtrain_data.contexts)
+    for name, length in _lengths(recipe):
+        if name.startswith(("midtrain", "dsa_")) and length not in there:
+            nearest = min(there, key=lambda other: abs(other - length))
+            yield (
+                f"{name} is {length} and midtrain_data.contexts has no sequences of that length: "
+                f"add {length} there, or use {nearest}, which it has"
+            )
+
+
+def _positions(recipe: "Recipe") -> Iterator[str]:
+    most = recipe.model.config().max_positions
+    for name, length in _lengths(recipe):
+        if length > most:
+            yield (
+                f"{name} is {length} and the model has {most} positions: shorten it or raise "
+                "model.max_positions"
+            )
+
+
+def _lengths(recipe: "Recipe") -> Iterator[tuple[str, int]]:
+    """Every length of a training sequence, with its place in the recipe."""
+    yield "pretrain.sequence_length", recipe.pretrain.sequence_length
+    for number, step in enumerate(recipe.midtrain.contexts):
+        yield f"midtrain.contexts.{number}.sequence_length", step.sequence_length
+    for stage in ("dsa_warmup", "dsa_adapt", "sft"):
+        yield f"{stage}.sequence_length", getattr(recipe, stage).sequence_length
