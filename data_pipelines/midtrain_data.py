@@ -14,9 +14,9 @@ import numpy as np
 from data_pipelines.documents import read_documents
 from data_pipelines.long_texts import KINDS, Text
 from data_pipelines.mixing import quotas
-from data_pipelines.packing import best_fit, lay_out, split
 from data_pipelines.tokens import Encoder, write_meta
 from pipeline.errors import UserError
+from pipeline.packing import best_fit, lay_out, split
 from pipeline.stage import Context, run_stage
 
 TEXTS_AT_ONCE = 16

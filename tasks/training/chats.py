@@ -10,6 +10,7 @@ from model.chat.renderer import Rendered, training_rows
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from pipeline.errors import UserError
+from pipeline.packing import best_fit, lay_out
 from tasks.training.batches import PackedBatches
 
 
@@ -71,26 +72,10 @@ def _first_tokens(documents: list[Rendered], tokens: int) -> int:
 
 
 def pack(documents: list[Rendered], length: int, pad_id: int, name: str) -> PackedBatches:
-    """Best-fit-decreasing packing. A document sees only itself; padding sees itself and pays no loss."""
-    bins: list[list[Rendered]] = []
-    by_room: dict[int, list[int]] = {}  # free tokens -> bins with exactly that room
-    for row in sorted(documents, key=lambda row: -len(row.ids)):
-        size = len(row.ids)
-        room = next((free for free in range(size, length + 1) if by_room.get(free)), None)
-        if room is None:
-            bins.append([])
-            place, room = len(bins) - 1, length
-        else:
-            place = by_room[room].pop()
-        bins[place].append(row)
-        by_room.setdefault(room - size, []).append(place)
-    tokens = np.full((len(bins), length), pad_id, dtype=np.int32)
-    starts = np.tile(np.arange(length, dtype=np.int32), (len(bins), 1))
-    trained = np.zeros((len(bins), length), dtype=bool)
-    for place, rows in enumerate(bins):
-        at = 0
-        for row in rows:
-            end = at + len(row.ids)
-            tokens[place, at:end], starts[place, at:end], trained[place, at:end] = row.ids, at, row.train
-            at = end
-    return PackedBatches(tokens, starts, name, trained)
+    """Packed rows of whole documents. A document sees only itself; padding sees itself and pays no loss."""
+    rows = best_fit([len(document.ids) for document in documents], length)
+    ids = [np.array(document.ids, np.int32) for document in documents]
+    trained = [np.array(document.train) for document in documents]
+    tokens_NL, starts_NL = lay_out(ids, rows, length, pad_id)
+    loss_NL, _ = lay_out(trained, rows, length, False)
+    return PackedBatches(tokens_NL, starts_NL, name, loss_NL)

@@ -1,7 +1,8 @@
 """Best-fit packing (arXiv 2404.10830): rows of one length, in which only what is longer than a row was cut.
 
 GLM-4.5 (section 2.3) packs so in mid-training, where a cut document would lose the long-range links it is
-there for.
+there for. Mid-training's documents are packed when the data is made, the chats of fine-tuning when they are
+read.
 """
 
 from bisect import bisect_left, insort
