@@ -141,8 +141,6 @@ def _environment(force: bool) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     environment["DVC_NO_ANALYTICS"] = "1"
     environment[END_WITH_PARENT] = "1"
-    # Threads that spin while they wait slow everything down on a machine that others use too.
-    environment.setdefault("OMP_WAIT_POLICY", "passive")
     environment.pop(FORCE, None)
     if force:
         environment[FORCE] = "1"
