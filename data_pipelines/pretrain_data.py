@@ -16,7 +16,8 @@ import numpy as np
 from data_pipelines import fill_in_the_middle
 from data_pipelines.documents import Document, rank, read_documents
 from data_pipelines.mixing import passes, quotas
-from data_pipelines.tokens import END, Encoder, write_meta, write_stream
+from data_pipelines.tokens import Encoder, write_meta, write_stream
+from model.config import END_OF_TEXT
 from pipeline.stage import Context, run_stage
 
 VALIDATION_SHARE = 0.02  # of the tokens, beside them
@@ -48,8 +49,8 @@ def run(context: Context) -> dict[str, float]:
     write_stream(context.out, "tokens", training)
     write_stream(context.out, "validation", validation)
     meta = {
-        "dtype": encoder.dtype.str, "tokens": sum(map(len, training)), "documents": len(training), "end": END,
-        "sources": facts, "vocab_size": encoder.vocab_size,
+        "dtype": encoder.dtype.str, "tokens": sum(map(len, training)), "documents": len(training),
+        "end": END_OF_TEXT, "sources": facts, "vocab_size": encoder.vocab_size,
         "tokenizer": context.input_records["tokenizer"]["content"],
         "validation": {
             "file": "validation.bin", "offsets": "validation_offsets.npy",

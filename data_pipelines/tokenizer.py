@@ -16,8 +16,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
 from data_pipelines.documents import Document, rank, read_documents
+from model.config import END_OF_TEXT, SPECIAL_TOKENS
 from pipeline.errors import UserError
-from pipeline.recipe.model import SPECIAL_TOKENS
 from pipeline.stage import Context, run_stage
 
 # GLM-4.5's way to cut text into words (its tokenizer.json), with single digits instead of groups of three.
@@ -25,7 +25,6 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-END = "<|endoftext|>"
 MEASURED_DOCUMENTS = 20  # a source, for bytes a token
 
 
@@ -78,7 +77,7 @@ def transformers_config() -> dict:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,
         "do_lower_case": False, "remove_space": False,
-        "eos_token": END, "pad_token": END, "padding_side": "left",
+        "eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT, "padding_side": "left",
         "additional_special_tokens": list(SPECIAL_TOKENS),
     }  # fmt: skip
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-END = "<|endoftext|>"
+from model.config import END_OF_TEXT
+
 BATCH = 64  # texts encoded at once, on all cores
 
 
@@ -16,12 +17,11 @@ class Encoder:
 
     def __init__(self, folder: Path):
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.encode_special_tokens = (
-            True  # a document that quotes "<|user|>" does not get the control token
-        )
+        # A document that quotes "<|user|>" does not get the control token.
+        self._tokenizer.encode_special_tokens = True
         self.vocab_size = self._tokenizer.get_vocab_size()
         self.dtype = np.dtype("<u2" if self.vocab_size <= 2**16 else "<u4")
-        self.end = self.special(END)
+        self.end = self.special(END_OF_TEXT)
 
     def special(self, token: str) -> int:
         return self._tokenizer.token_to_id(token)
@@ -38,9 +38,6 @@ class Encoder:
 
     def count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode([int(id) for id in ids], skip_special_tokens=False)
 
     def _encode_batch(self, batch: list[str]) -> Iterator[np.ndarray]:
         for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):

@@ -7,10 +7,11 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+END_OF_TEXT = "<|endoftext|>"
 # Special tokens of GLM's chat format, in the order of the released vocabulary. Their ids follow the ordinary
 # tokens.
 SPECIAL_TOKENS = (
-    "<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>",
+    END_OF_TEXT, "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>",
     "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",

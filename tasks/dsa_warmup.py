@@ -6,54 +6,44 @@ The loss is the KL divergence of the indexer's softmax to the head-summed attent
 (DeepSeek-V3.2 eq. 3; GLM-5 section 2.1.1).
 """
 
-import torch
+from dataclasses import dataclass
 
 from model.loss import indexer_loss
 from model.transformer import Transformer
 from pipeline.stage import Context, run_stage
-from tasks.training.batches import Batch, PackedBatches
-from tasks.training.loop import Job, Phase, steps_for, train
-from tasks.training.output import write_checkpoint
-from tasks.training.setup import load_model, make_optimizer, pick_device, split_validation
+from tasks.training.batches import Batch
+from tasks.training.objective import LossAndValues
+from tasks.training.output import train_to_checkpoint
+from tasks.training.setup import load_model, packed_phase, pick_device
 
 
 def run(context: Context) -> dict[str, float]:
     """Train only the indexers of a dense checkpoint."""
     section, start = context.section, context.inputs["midtrain"]
-    device = pick_device()
-    model = load_model(start, device)
+    model = load_model(start, pick_device())
     model.add_indexer(context.seed)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(".indexer." in name)
-    packed = PackedBatches.read(context.inputs["midtrain_data"], section.sequence_length)
-    batches, validation = split_validation(packed, section.validation_rows, section.micro_batch)
-    steps = steps_for(section, section.tokens, section.sequence_length)
-    job = Job(
-        context, section, model, make_optimizer(model, section.optimizer),
-        IndexerObjective(model, section.mtp_fraction), [Phase("warm-up", batches, steps, validation)], device,
+    objective = IndexerObjective(model, section.mtp_fraction)
+    phase = packed_phase(context, "warm-up", section.sequence_length, section.tokens)
+    return train_to_checkpoint(
+        context, model, objective, [phase], tokenizer_folder=start,
         flops_per_token=lambda length: model.config.forward_flops_per_token(length, indexer=True),
     )  # fmt: skip
-    values = train(job)
-    write_checkpoint(context, model, start)
-    return values
 
 
+@dataclass
 class IndexerObjective:
     """KL of every layer's indexer, the MTP block's among them; in validation also the mass on its keys."""
 
-    def __init__(self, model: Transformer, mtp_fraction: float):
-        self.model = model
-        self.mtp_fraction = mtp_fraction
+    model: Transformer
+    mtp_fraction: float
 
-    def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if not self.model.training:
-            return self._measure(batch)
-        loss = indexer_loss(
-            self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp_fraction=self.mtp_fraction
-        )
-        return loss, {}
+    def __call__(self, batch: Batch) -> LossAndValues:
+        fraction = self.mtp_fraction
+        return indexer_loss(self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp_fraction=fraction), {}
 
-    def _measure(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def validate(self, batch: Batch) -> LossAndValues:
         out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=1.0, measure=True)
         loss = out.indexer_kl_L.mean()
         selected, best, window = out.mass_L3.nanmean(0)
@@ -61,6 +51,9 @@ class IndexerObjective:
             "dsa/indexer_kl": loss, "dsa/topk_mass": selected, "dsa/best_mass": best,
             "dsa/window_mass": window, "dsa/topk_recall": selected / best,
         }  # fmt: skip
+
+    def after_step(self) -> dict[str, float]:
+        return {}
 
 
 if __name__ == "__main__":

@@ -10,24 +10,23 @@ from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
 from tasks.training.batches import StreamBatches
-from tasks.training.loop import Job, Phase, steps_for, train
+from tasks.training.loop import Phase, steps_for
 from tasks.training.objective import LanguageObjective, token_bytes
-from tasks.training.output import write_checkpoint
-from tasks.training.setup import make_optimizer, pick_device, validation_batches
+from tasks.training.output import train_to_checkpoint
+from tasks.training.setup import pick_device, validation_batches
 
 
 def run(context: Context) -> dict[str, float]:
     """Train a model from scratch on the token stream."""
     section, data = context.section, context.inputs["pretrain_data"]
-    device = pick_device()
     tokenizer = Tokenizer.load(context.inputs["tokenizer"])
     config = context.recipe.model.config()
     if tokenizer.vocab_size != config.vocab_size:
         raise UserError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}: "
-            "make tokenizer.vocab_size and model.vocab_size equal in the recipe"
+            f"{context.inputs['tokenizer']} has {tokenizer.vocab_size} tokens and model.vocab_size is "
+            f"{config.vocab_size}: run stages tokenizer and pretrain_data again with the present recipe"
         )
-    model = Transformer(config, seed=context.seed).to(device)
+    model = Transformer(config, seed=context.seed).to(pick_device())
     objective = LanguageObjective(model, token_bytes(tokenizer), section.balance, section.mtp)
     batches = StreamBatches(data, section.sequence_length)
     heldout = StreamBatches(data, section.sequence_length, "validation.bin")
@@ -35,14 +34,10 @@ def run(context: Context) -> dict[str, float]:
         "train", batches, steps_for(section, section.tokens, section.sequence_length),
         validation_batches(heldout, section.validation_rows, section.micro_batch),
     )  # fmt: skip
-    job = Job(
-        context, section, model, make_optimizer(model, section.optimizer), objective, [phase], device,
+    return train_to_checkpoint(
+        context, model, objective, [phase], tokenizer_folder=context.inputs["tokenizer"],
         flops_per_token=lambda length: config.training_flops_per_token(length, mtp=section.mtp.fraction),
-        after_step=objective.after_step, validate=objective.validate,
     )  # fmt: skip
-    values = train(job)
-    write_checkpoint(context, model, context.inputs["tokenizer"])
-    return values
 
 
 if __name__ == "__main__":

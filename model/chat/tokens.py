@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-END_OF_TEXT = "<|endoftext|>"
+from model.config import END_OF_TEXT
+
 START = ("[gMASK]", "<sop>")  # opens every chat
 
 SYSTEM, USER, ASSISTANT, OBSERVATION = "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"

@@ -89,7 +89,7 @@ class Muon(torch.optim.Optimizer):
         own = x_LAB[rank * share : (rank + 1) * share]
         mine[: len(own)] = newton_schulz(own) if len(own) else own
         everyone = x_LAB.new_empty(ranks * share, *x_LAB.shape[1:])
-        dist.all_gather_into_tensor(everyone, mine, group=self._shard)
+        dist.all_gather_single(everyone, mine, group=self._shard)
         return everyone[: len(x_LAB)]
 
 

@@ -4,10 +4,8 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, model_validator
 
-from model.config import PRESETS, SPECIAL_TOKENS, ModelConfig
+from model.config import PRESETS, ModelConfig
 from pipeline.recipe.base import Section
-
-__all__ = ["SPECIAL_TOKENS", "ModelSection"]
 
 
 class ModelSection(Section):

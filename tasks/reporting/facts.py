@@ -13,8 +13,7 @@ from typing import Any
 from pipeline.artifacts import RECORD, read_record
 from pipeline.graph import Stage
 from pipeline.tracking import read_metrics
-
-CURVES = "curves.csv"
+from tasks.training.curves import CURVES
 
 Curve = list[tuple[float, float]]  # (step, value)
 

@@ -8,9 +8,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from model.loss import IGNORE
 from pipeline.errors import UserError
-
-IGNORED = -100  # target of a position that pays no loss
 
 
 @dataclass
@@ -119,10 +118,10 @@ class PackedBatches:
         rows = rows if self.numbers is None else self.numbers[rows]
         tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
         start = torch.from_numpy(self.starts[rows].astype(np.int32))
-        targets = torch.full_like(tokens, IGNORED)
+        targets = torch.full_like(tokens, IGNORE)
         same_document = start[:, 1:] == start[:, :-1]
-        targets[:, :-1] = torch.where(same_document, tokens[:, 1:], IGNORED)
+        targets[:, :-1] = torch.where(same_document, tokens[:, 1:], IGNORE)
         if self.loss is not None:
             trained = torch.from_numpy(self.loss[rows][:, 1:].astype(bool))
-            targets[:, :-1][~trained] = IGNORED
+            targets[:, :-1][~trained] = IGNORE
         return Batch(tokens, targets, start, [f"{self.name} row {row}" for row in rows])

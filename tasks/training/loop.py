@@ -18,10 +18,8 @@ from pipeline.recipe.training import TrainSection
 from pipeline.stage import Context
 from tasks.training import checkpoint
 from tasks.training.batches import Batch, Batches, rows_of_step
+from tasks.training.objective import Objective
 from tasks.training.throughput import Throughput
-
-# objective(batch) -> (loss to backpropagate, values to log)
-Objective = Callable[[Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
 
 @dataclass
@@ -39,16 +37,19 @@ class Job:
     """What a stage hands to the loop."""
 
     context: Context
-    section: TrainSection
     model: nn.Module
     optimizer: torch.optim.Optimizer
     objective: Objective
     phases: list[Phase]
-    device: torch.device
     flops_per_token: Callable[[int], float]  # of training at a sequence length
-    # After each optimizer step: expert balance, and what it logs.
-    after_step: Callable[[], dict[str, float]] = dict
-    validate: Objective | None = None  # when it differs from the objective
+
+    @property
+    def section(self) -> TrainSection:
+        return self.context.section
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
 
 def steps_for(section: TrainSection, tokens: int, length: int) -> int:
@@ -81,7 +82,7 @@ def train(job: Job) -> dict[str, float]:
         phase, offset = _phase_at(job.phases, step)
         if offset == 0:
             # The value before the first step shows what the stage gains.
-            last |= _validate(job, phase, step, tokens)
+            last |= _validate(job, phase, step)
         values = _step(job, phase, step, offset, total)
         step += 1
         tokens += job.section.global_batch_tokens
@@ -92,7 +93,7 @@ def train(job: Job) -> dict[str, float]:
         note = f"loss {values['train/loss']:.3f}, {rate['perf/tokens_per_s']:,.0f} tok/s"
         job.context.progress.update(phase.name, offset + 1, phase.steps, "step", note)
         if done or step % job.section.validate_every_steps == 0:
-            last |= _validate(job, phase, step, tokens)
+            last |= _validate(job, phase, step)
             throughput.skip()
         if stop.asked or step % job.section.save_every_steps == 0 or step == total:
             _save(job, step, tokens, last)
@@ -140,7 +141,7 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
     logged = {key: float(value) for key, value in sums.items()}
     return (
         logged
-        | job.after_step()
+        | job.objective.after_step()
         | {"optim/lr": job.optimizer.param_groups[0]["lr"], "optim/grad_norm": norm.item()}
     )
 
@@ -158,15 +159,14 @@ def schedule_factor(section: TrainSection, step: int, total: int) -> float:
 
 
 @torch.no_grad()
-def _validate(job: Job, phase: Phase, step: int, tokens: int) -> dict[str, float]:
+def _validate(job: Job, phase: Phase, step: int) -> dict[str, float]:
     """Mean of the objective's values over the phase's validation batches, as ``val/...``."""
     if not phase.validation:
         return {}
     job.model.eval()
-    objective = job.validate or job.objective
     sums: dict[str, float] = {}
     for batch in phase.validation:
-        loss, values = objective(batch.to(job.device))
+        loss, values = job.objective.validate(batch.to(job.device))
         for key, value in ({"train/loss": loss} | values).items():
             name = key.replace("train/", "val/")
             sums[name] = sums.get(name, 0.0) + float(value) / len(phase.validation)

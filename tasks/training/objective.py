@@ -1,7 +1,12 @@
-"""The loss of the language-model stages: next token, MTP, expert balance and, under DSA, the indexer's KL."""
+"""What a training stage minimises.
+
+All stages but the indexer's warm-up share one objective: next token, MTP, expert balance and, under DSA, the
+indexer's KL.
+"""
 
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -10,6 +15,24 @@ from model.loss import IGNORE, Losses, training_losses
 from model.transformer import Transformer
 from pipeline.recipe.training import Balance, IndexerLoss, Mtp
 from tasks.training.batches import Batch
+
+LossAndValues = tuple[torch.Tensor, dict[str, torch.Tensor]]  # a scalar in nats, and what is logged beside it
+
+
+class Objective(Protocol):
+    """What the loop asks for."""
+
+    def __call__(self, batch: Batch) -> LossAndValues:
+        """The loss to backpropagate."""
+        ...
+
+    def validate(self, batch: Batch) -> LossAndValues:
+        """The loss by which the stage is judged, on what is kept out of training."""
+        ...
+
+    def after_step(self) -> dict[str, float]:
+        """What follows an optimizer step, and what is logged of it."""
+        ...
 
 
 @dataclass
@@ -24,8 +47,9 @@ class LanguageObjective:
     indexer: IndexerLoss | None = None
     load_LE: torch.Tensor | int = field(default=0, init=False)
 
-    def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        losses = self._losses(batch, self.mtp.fraction if self.mtp else 0.0, self.indexer.fraction if self.indexer else 0.0)
+    def __call__(self, batch: Batch) -> LossAndValues:
+        mtp_fraction = self.mtp.fraction if self.mtp else 0.0
+        losses = self._losses(batch, mtp_fraction, self.indexer.fraction if self.indexer else 0.0)
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}
         if self.mtp:
@@ -37,7 +61,7 @@ class LanguageObjective:
         self.load_LE = self.load_LE + losses.load_LE
         return total, values
 
-    def validate(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def validate(self, batch: Batch) -> LossAndValues:
         """The next-token loss alone, and its bits per byte."""
         losses = self._losses(batch, 0.0, 0.0)
         trained = batch.targets_BT[batch.targets_BT != IGNORE]

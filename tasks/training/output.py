@@ -1,16 +1,33 @@
-"""What a training stage leaves: a Hugging Face folder, and the curves of its run."""
+"""How a training stage ends: the model is trained and left as a Hugging Face folder, with its curves."""
 
-import csv
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from model.chat.files import save_chat_files
 from model.hub import save_folder
 from model.transformer import Transformer
 from pipeline.stage import Context
-from pipeline.tracking import read_metrics
+from tasks.training.curves import write_curves
+from tasks.training.loop import Job, Phase, train
+from tasks.training.objective import Objective
+from tasks.training.setup import make_optimizer
 
-CURVES = "curves.csv"
+
+def train_to_checkpoint(
+    context: Context,
+    model: Transformer,
+    objective: Objective,
+    phases: list[Phase],
+    *,
+    flops_per_token: Callable[[int], float],
+    tokenizer_folder: Path,
+) -> dict[str, float]:
+    """Train what requires a gradient and write the checkpoint; returns the final values."""
+    optimizer = make_optimizer(model, context.section.optimizer)
+    values = train(Job(context, model, optimizer, objective, phases, flops_per_token))
+    write_checkpoint(context, model, tokenizer_folder)
+    return values
 
 
 def write_checkpoint(context: Context, model: Transformer, tokenizer_folder: Path) -> None:
@@ -18,16 +35,4 @@ def write_checkpoint(context: Context, model: Transformer, tokenizer_folder: Pat
     save_folder(model, context.out)
     shutil.copyfile(tokenizer_folder / "tokenizer.json", context.out / "tokenizer.json")
     save_chat_files(context.out, model.config.max_positions)
-    write_curves(context)
-
-
-def write_curves(context: Context) -> None:
-    """``metrics.jsonl`` as a table with a row for each step, for ``dvc plots`` and the report."""
-    rows: dict[int, dict] = {}
-    for row in read_metrics(context.scratch):
-        rows.setdefault(row["step"], {}).update(row)
-    columns = ["step", *sorted({key for row in rows.values() for key in row} - {"step"})]
-    with open(context.out / CURVES, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows[step] for step in sorted(rows))
+    write_curves(context.scratch, context.out)

@@ -1,4 +1,4 @@
-"""What every training stage sets up alike: device, model, optimizer, validation batches."""
+"""What the training stages set up alike: device, model, optimizer, rows for training and for validation."""
 
 from pathlib import Path
 
@@ -10,7 +10,9 @@ from model.optim import build_optimizer
 from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.recipe.training import Optimizer
+from pipeline.stage import Context
 from tasks.training.batches import Batch, Batches, PackedBatches
+from tasks.training.loop import Phase, steps_for
 
 
 def pick_device() -> torch.device:
@@ -34,6 +36,14 @@ def make_optimizer(model: Transformer, section: Optimizer) -> torch.optim.Optimi
     for group in optimizer.param_groups:
         group["peak_lr"] = group["lr"]
     return optimizer
+
+
+def packed_phase(context: Context, name: str, length: int, tokens: int) -> Phase:
+    """Training on the rows of ``length`` tokens that ``midtrain_data`` packed, some of them held out."""
+    section = context.section
+    packed = PackedBatches.read(context.inputs["midtrain_data"], length)
+    batches, validation = split_validation(packed, section.validation_rows, section.micro_batch)
+    return Phase(name, batches, steps_for(section, tokens, length), validation)
 
 
 def split_validation(packed: PackedBatches, rows: int, micro_batch: int) -> tuple[PackedBatches, list[Batch]]:

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from data_pipelines.documents import SCHEMA, read_documents
+from model.config import SPECIAL_TOKENS
 from pipeline import artifacts
-from pipeline.recipe.model import SPECIAL_TOKENS
 from tests.data_pipelines.conftest import STAGES
 
 VOCABULARY = 1024

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -52,7 +53,8 @@ CHANGES = {
 def workspace(tmp_path, monkeypatch):
     """Path of a recipe whose data artifacts are finished; ``GLM5_ROOT`` is a temporary folder."""
     monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for models this small a second thread only costs
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # for models this small a second thread only costs
     recipe = tmp_path / "mini.yaml"
     recipe.write_text(yaml.safe_dump(CHANGES))
     rng = random.Random(7)
@@ -61,7 +63,8 @@ def workspace(tmp_path, monkeypatch):
     publish(recipe, "pretrain_data", lambda out: write_stream(out, tokenizer, text))
     publish(recipe, "midtrain_data", lambda out: write_packed(out, tokenizer, text))
     publish(recipe, "sft_data", lambda out: write_chats(out, rng))
-    return recipe
+    yield recipe
+    torch.set_num_threads(threads)
 
 
 def change(recipe: Path, **sections) -> None:

@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from model.loss import IGNORE
 from pipeline.errors import UserError
-from tasks.training.batches import IGNORED, PackedBatches, StreamBatches, rows_of_step
+from tasks.training.batches import PackedBatches, StreamBatches, rows_of_step
 from tasks.training.setup import split_validation
 
 
@@ -42,7 +43,7 @@ def test_packed_documents_do_not_predict_each_other():
     tokens = np.array([[5, 6, 7, 8, 9, 0]], dtype=np.uint16)
     starts = np.array([[0, 0, 0, 3, 3, 5]], dtype=np.int32)
     batch = PackedBatches(tokens, starts, "x").take(np.array([0]))
-    assert batch.targets_BT.tolist() == [[6, 7, IGNORED, 9, IGNORED, IGNORED]]
+    assert batch.targets_BT.tolist() == [[6, 7, IGNORE, 9, IGNORE, IGNORE]]
 
 
 def test_packed_loss_mask_marks_targets():
@@ -50,7 +51,7 @@ def test_packed_loss_mask_marks_targets():
     starts = np.zeros((1, 4), dtype=np.int32)
     trained = np.array([[True, False, True, False]])
     batch = PackedBatches(tokens, starts, "x", trained).take(np.array([0]))
-    assert batch.targets_BT.tolist() == [[IGNORED, 7, IGNORED, IGNORED]]
+    assert batch.targets_BT.tolist() == [[IGNORE, 7, IGNORE, IGNORE]]
 
 
 def test_missing_context_length_names_those_that_exist(tmp_path):

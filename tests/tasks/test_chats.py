@@ -1,7 +1,7 @@
 import numpy as np
 
 from model.chat.renderer import Rendered
-from tasks.training.batches import IGNORED
+from model.loss import IGNORE
 from tasks.training.chats import pack
 
 
@@ -15,5 +15,5 @@ def test_packed_chats_train_their_own_answers_alone():
     batch = packed.take(np.arange(packed.rows))
     assert batch.tokens_BT.tolist() == [[1, 2, 3, 4, 5, 0], [5, 6, 7, 8, 9, 0]]
     assert batch.start_BT.tolist() == [[0, 0, 0, 0, 0, 5], [0, 0, 0, 3, 3, 5]]
-    none = IGNORED
+    none = IGNORE
     assert batch.targets_BT.tolist() == [[none, 3, none, 5, none, none], [6, 7, none, 9, none, none]]
