@@ -20,13 +20,13 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Self, get_args
 
 from pipeline.errors import UserError
+from pipeline.recipe.data import Mode
 
 Message = dict[str, Any]
-Mode = Literal["interleaved", "preserved", "off"]
-MODES: tuple[Mode, ...] = ("interleaved", "preserved", "off")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 HELDOUT_ONE_IN = 10  # share of all prompts that is never trained
 DRAWS = 2000  # tries to find a prompt on the wanted side of the split

@@ -12,10 +12,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from environments.keys import KEYS
 from pipeline.errors import UserError
 
-LETTERS = "abcdefghkmnprstx"
-KEYS = tuple(letter + digit for letter in LETTERS for digit in "0123456789")
 HELDOUT_ONE_IN = 4  # share of the keys that only evaluation asks for
 LINE_CHARACTERS = 200  # longer haystack lines are cut
 

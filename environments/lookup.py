@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from environments.episode import ScriptedEpisode, answer, call_message, tool_schema
 from environments.interface import Draft, Environment, Episode, Message, Mode, Task
-from environments.long_context import KEYS
+from environments.keys import KEYS
 from pipeline.errors import UserError
 
 SEARCH = tool_schema("search", "q")

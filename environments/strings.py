@@ -4,9 +4,9 @@ vocabulary.
 
 import random
 
+from environments.keys import LETTERS
 from environments.question import Question, QuestionEnvironment
 
-LETTERS = "abcdefghkmnprstx"
 # Words that source code is full of: one token each even in a vocabulary of 2,048.
 WORDS = (
     "name", "type", "value", "file", "path", "list", "data", "line", "key", "code", "time", "test", "string",

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable
 from itertools import accumulate
 
+from environments.keys import LETTERS
 from environments.question import Question, QuestionEnvironment
-from environments.strings import LETTERS
 
 
 def insertion_steps(digits: str) -> str:

@@ -1,41 +1,24 @@
-"""Bits per byte on held-out documents, by source: the one measure of language modelling that no tokenizer
-flatters."""
+"""Bits per byte on held-out documents: the one measure of language modelling that no tokenizer flatters."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
+from evals.documents import DocumentSuite, bits_and_bytes
 from evals.policy import Policy, Result, Score, Scored
 from evals.suite import ratio
-from pipeline.artifacts import digest_of
 
 
 @dataclass(frozen=True)
-class Document:
-    id: str  # SHA-256 of the text
-    source: str
-    text: str
+class BitsPerByte(DocumentSuite):
+    """Under the attention that the model itself uses. Scores: ``all``, and one by source."""
 
-
-@dataclass(frozen=True)
-class BitsPerByte:
-    """The first ``max_tokens`` tokens of each document, under the attention that the model itself uses."""
-
-    documents: list[Document]
-    max_tokens: int
     samples: int = 0
     name: str = "bits_per_byte"
 
-    def protocol(self) -> dict[str, Any]:
-        texts = [document.text for document in self.documents]
-        return {"version": 1, "texts": digest_of(texts), "max_tokens": self.max_tokens}
-
     def run(self, policy: Policy) -> Result:
-        texts = [document.text for document in self.documents]
-        scored = policy.logprobs(texts, self.max_tokens, policy.attentions[0])
-        bits = [float(item.nats.sum()) / math.log(2) for item in scored]
-        sizes = [float(item.sizes.sum()) for item in scored]
-        return Result(self.scores(bits, sizes), self._samples(scored))
+        scored = policy.logprobs(self.texts, self.max_tokens, policy.attentions[0])
+        return Result(self.scores(*bits_and_bytes(scored)), self._samples(scored))
 
     def scores(self, bits: list[float], sizes: list[float]) -> list[Score]:
         """Scores from the bits and bytes of each document: over all of them, and by source."""

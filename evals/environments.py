@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from environments.catalog import environments, family_names
-from environments.interface import Environment, Episode, Task
-from evals.policy import Chat, Message, Mode, Policy, Result, Score
+from environments.interface import Environment, Episode, Message, Mode, Task
+from evals.policy import Chat, Policy, Result, Score
 from evals.suite import share
 
 

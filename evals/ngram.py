@@ -6,6 +6,8 @@ from typing import Self
 
 import numpy as np
 
+BASELINES = ("unigram", "3-gram")  # as scores name them
+
 
 @dataclass(frozen=True)
 class _Order:

@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-Message = dict[str, Any]  # OpenAI's form: role, content, reasoning_content, tool_calls
-Mode = Literal["interleaved", "preserved", "off"]  # GLM-5's thinking modes
+from environments.interface import Message, Mode
+
 Attention = Literal["dense", "sparse", "window", "random"]
 
 

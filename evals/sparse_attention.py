@@ -3,46 +3,35 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from evals.bits_per_byte import Document
+from evals.documents import DocumentSuite, bits_and_bytes
 from evals.policy import Attention, IndexerQuality, Policy, Result, Score
 from evals.statistics import bootstrap_difference
 from evals.suite import mean, ratio
-from pipeline.artifacts import digest_of
 from pipeline.errors import UserError
 
 
 @dataclass(frozen=True)
-class SparseAttention:
+class SparseAttention(DocumentSuite):
     """Scores: ``bpb/<attention>``, ``gap/<attention>`` (its loss above dense, as a share of dense, paired
     by document), and of the indexer ``indexer_kl``, ``topk_recall``, ``window_recall`` (shares of what the
     best k hold).
     """
 
-    documents: list[Document]
-    max_tokens: int
     name: str = "sparse_attention"
 
-    def protocol(self) -> dict[str, Any]:
-        texts = [document.text for document in self.documents]
-        return {"version": 1, "texts": digest_of(texts), "max_tokens": self.max_tokens}
-
     def run(self, policy: Policy) -> Result:
-        texts = [document.text for document in self.documents]
         order: list[Attention] = ["dense", *(a for a in policy.attentions if a != "dense")]
         bits: dict[str, list[float]] = {}
-        sizes: list[float] = []
         for attention in order:
-            scored = policy.logprobs(texts, self.max_tokens, attention)
-            bits[attention] = [float(item.nats.sum()) / math.log(2) for item in scored]
-            sizes = [float(item.sizes.sum()) for item in scored]
+            scored = policy.logprobs(self.texts, self.max_tokens, attention)
+            bits[attention], sizes = bits_and_bytes(scored)
         scores = [ratio(f"bpb/{attention}", bits[attention], sizes) for attention in order]
         scores += [
             relative_gap(f"gap/{attention}", bits["dense"], bits[attention]) for attention in order[1:]
         ]
         if "sparse" in order:
-            scores += self._indexer(policy.indexer_quality(texts, self.max_tokens), policy.top_k)
+            scores += self._indexer(policy.indexer_quality(self.texts, self.max_tokens), policy.top_k)
         return Result(scores, [])
 
     def _indexer(self, quality: list[IndexerQuality], top_k: int) -> list[Score]:

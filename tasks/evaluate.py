@@ -6,61 +6,23 @@ computed.
 """
 
 import json
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from evals.ngram import BASELINES
 from evals.policy import Result
-from evals.suite import Suite, protocol_hash
+from evals.suite import Suite
 from model.chat.tokenizer import Tokenizer
 from pipeline.artifacts import digest_of
 from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
-from tasks.evaluation.baselines import ORDERS, fitted_on, score_baselines
+from tasks.evaluation.baselines import fitted_on, score_baselines
 from tasks.evaluation.cache import Cache, checkpoint_digest
 from tasks.evaluation.changes import changes
+from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.headline import headline
-from tasks.evaluation.items import EvalSets
 from tasks.evaluation.policy import LocalPolicy
+from tasks.evaluation.scorecard import Scorecard, finite
 from tasks.training.setup import pick_device
-
-
-@dataclass
-class Scorecard:
-    """All results, by the name of the checkpoint or baseline and by suite."""
-
-    results: dict[tuple[str, str], Result] = field(default_factory=dict)
-    protocols: dict[tuple[str, str], str] = field(default_factory=dict)
-    seconds: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, name: str, suite: Suite, cache: Cache, digest: str, compute: Callable[[], Result]) -> None:
-        """Take the result of ``suite`` on what ``digest`` identifies from the cache, else compute it."""
-        started = time.time()
-        protocol = protocol_hash(suite)
-        key = digest_of([protocol, getattr(suite, "samples", 0)])
-        self.results[name, suite.name], cached = cache.get(digest, key, compute)
-        self.protocols[name, suite.name] = protocol
-        spent = {"seconds": round(time.time() - started, 2), "cached": cached}
-        self.seconds.append({"checkpoint": name, "suite": suite.name, **spent})
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "checkpoint": name, "suite": suite, "name": score.name, "value": score.value,
-                "low": score.low, "high": score.high, "n": score.n, "protocol": self.protocols[name, suite],
-            }
-            for (name, suite), result in self.results.items()
-            for score in result.scores
-        ]  # fmt: skip
-
-    def samples(self) -> list[dict[str, Any]]:
-        return [
-            {"checkpoint": name, "suite": suite, **sample}
-            for (name, suite), result in self.results.items()
-            for sample in result.samples
-        ]
 
 
 def run(context: Context) -> dict[str, float]:
@@ -87,7 +49,7 @@ def run(context: Context) -> dict[str, float]:
             done += 1
     context.progress.update("score", done, total, "suite")
     _write(context, card)
-    return headline(card.results, names, ORDERS)
+    return headline(card.results, names, BASELINES)
 
 
 class _Checkpoint:
@@ -108,42 +70,31 @@ def _add_baselines(context: Context, suite: Suite, cache: Cache, card: Scorecard
     fit = fitted_on(context.input_records["pretrain"])
     computed: dict[str, Result] = {}
 
-    def compute(order: str) -> Result:
+    def compute(name: str) -> Result:
         if not computed:
             tokenizer = Tokenizer.load(context.inputs["pretrain"])
             computed.update(score_baselines(suite, context.inputs["pretrain_data"], tokenizer, fit))
-        return computed[order]
+        return computed[name]
 
-    for order in ORDERS:
-        identity = digest_of({"baseline": order, "version": 1, **fit})
-        card.add(order, suite, cache, identity, lambda: compute(order))  # noqa: B023 - called at once
+    for name in BASELINES:
+        identity = digest_of({"baseline": name, "version": 1, **fit})
+        card.add(name, suite, cache, identity, lambda: compute(name))  # noqa: B023 - called at once
 
 
 def _write(context: Context, card: Scorecard) -> None:
     names = context.section.checkpoints
     scores = {
         "rows": card.rows(),
-        "changes": changes(card.results, card.protocols, [*ORDERS, *names]),
+        "changes": changes(card.results, card.protocols, [*BASELINES, *names]),
         "checkpoints": {name: checkpoint_digest(context.input_records[name]) for name in names},
         "settings": {**context.section.model_dump(mode="json"), "decoding": "greedy", "intervals": "95 %"},
     }
-    text = json.dumps(_finite(scores), indent=1, allow_nan=False)
+    text = json.dumps(finite(scores), indent=1, allow_nan=False)
     (context.out / "scores.json").write_text(text + "\n")
     with open(context.out / "samples.jsonl", "w", encoding="utf-8") as file:
         for sample in card.samples():
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
     context.facts["seconds_by_suite"] = card.seconds
-
-
-def _finite(value: Any) -> Any:
-    """Infinite bounds (an interval of one item) become null: JSON has no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return value
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from pipeline.recipe.base import Section
 
+Mode = Literal["interleaved", "preserved", "off"]  # of thinking (GLM-5 paper section 3.1)
+
 
 class Source(Section):
     """Where documents come from. ``data_pipelines/sources/<kind>.py`` reads it."""
@@ -78,7 +80,7 @@ class MidtrainDataSection(Section):
 
 class SftDataSection(Section):
     chats: int = Field(gt=0)
-    modes: dict[Literal["interleaved", "preserved", "off"], NonNegativeFloat] = Field(min_length=1)
+    modes: dict[Mode, NonNegativeFloat] = Field(min_length=1)
     families: dict[str, NonNegativeFloat] = Field(min_length=1)  # weight by "environment/family"
     wrong_turns: float = Field(0.1, ge=0, le=1)  # share of the chats that can hold a wrong turn, masked
     off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues with a later turn without thinking

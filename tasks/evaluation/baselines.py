@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from evals.bits_per_byte import BitsPerByte
-from evals.ngram import NGram
+from evals.ngram import BASELINES, NGram
 from evals.policy import Result
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from tasks.training.batches import StreamBatches, rows_of_step
-
-ORDERS = ("unigram", "3-gram")
 
 
 def fitted_on(record: dict) -> dict:
@@ -42,7 +40,7 @@ def seen_windows(pretrain_data: Path, fit: dict) -> np.ndarray:
 def score_baselines(
     suite: BitsPerByte, pretrain_data: Path, tokenizer: Tokenizer, fit: dict
 ) -> dict[str, Result]:
-    """Bits per byte of each order, on the same tokens of the same documents as the networks."""
+    """Bits per byte of each baseline, on the same tokens of the same documents as the networks."""
     model = NGram.fit(seen_windows(pretrain_data, fit), tokenizer.vocab_size)
     start = tokenizer.ids_by_name[END_OF_TEXT]
     nats_of: dict[str, Callable[[list[int]], np.ndarray]] = {
@@ -52,7 +50,7 @@ def score_baselines(
     rows = [ids[: suite.max_tokens] for ids in tokenizer.encode_batch([d.text for d in suite.documents])]
     sizes = [float(sum(len(tokenizer.token_bytes(token)) for token in row)) for row in rows]
     results = {}
-    for order in ORDERS:
-        bits = [float(nats_of[order](row).sum()) / math.log(2) for row in rows]
-        results[order] = Result(suite.scores(bits, sizes), [])
+    for name in BASELINES:
+        bits = [float(nats_of[name](row).sum()) / math.log(2) for row in rows]
+        results[name] = Result(suite.scores(bits, sizes), [])
     return results

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from environments.interface import MODES
 from evals.policy import Result
 
 # Suite -> (prefix of a score's name, its name in metrics.json)
@@ -13,8 +14,8 @@ CHOSEN = {
     },
     "long_context": {"dense/all": "long_dense", "sparse/all": "long_sparse", "window/all": "long_window"},
     "environments": {
-        **{f"exact/{mode}": f"exact_{mode}" for mode in ("interleaved", "preserved", "off")},
-        **{f"valid/{mode}": f"valid_{mode}" for mode in ("interleaved", "preserved", "off")},
+        **{f"exact/{mode}": f"exact_{mode}" for mode in MODES},
+        **{f"valid/{mode}": f"valid_{mode}" for mode in MODES},
     },
 }  # fmt: skip
 EASY = 0.8  # exact match from which a family counts as learned

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evals.policy import Attention, Chat, IndexerQuality, Mode, Reply, Scored
+from environments.interface import Mode
+from evals.policy import Attention, Chat, IndexerQuality, Reply, Scored
 from model.chat.parser import parse
 from model.chat.renderer import render
+from model.chat.segments import segments
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT, thinking_of
 from model.inference.generate import generate, score
@@ -79,7 +81,7 @@ class LocalPolicy:
         return results
 
     def segments(self, chat: Chat, mode: Mode) -> list[tuple[str, bool]]:
-        return colour(self.tokenizer, chat.messages, chat.tools, mode)
+        return segments(self.tokenizer, chat.messages, chat.tools, mode)
 
     def _documents(self, texts: list[str], max_tokens: int) -> list[list[int]]:
         """Each text as the beginning of a document: the token between documents, then ``max_tokens`` at
@@ -95,16 +97,3 @@ class LocalPolicy:
         wanted = text.encode()
         ids = range(self.tokenizer.vocab_size)
         return {i for i in ids if wanted in self.tokenizer.token_bytes(i)} | {self._start}
-
-
-def colour(
-    tokenizer: Tokenizer, messages: list[dict], tools: list[dict] | None, mode: Mode
-) -> list[tuple[str, bool]]:
-    """The rendered chat as runs of text, and whether the loss (so also the sampler) is on them."""
-    rendered = render(tokenizer, messages, tools, mode)
-    runs: list[tuple[list[int], bool]] = []
-    for token, trained in zip(rendered.ids, rendered.train, strict=True):
-        if not runs or runs[-1][1] != trained:
-            runs.append(([], trained))
-        runs[-1][0].append(token)
-    return [(tokenizer.decode(ids), trained) for ids, trained in runs]

@@ -14,6 +14,7 @@ from pipeline.artifacts import RECORD, read_record
 from pipeline.graph import Stage
 from pipeline.tracking import read_metrics
 from tasks.training.curves import CURVES
+from tasks.training.stages import CHECKPOINT_STAGES
 
 Curve = list[tuple[float, float]]  # (step, value)
 
@@ -67,8 +68,7 @@ def collect_facts(
         if record is None:
             facts.missing.append(f"{name} has no readable {RECORD}: run stage {name}")
         curves = _read_curves(folder / CURVES) or _curves_of_run(runs.get(name))
-        trains = graph[name].module.startswith("tasks.") and name != "evaluate"
-        if record is not None and trains and not curves:
+        if record is not None and name in CHECKPOINT_STAGES and not curves:
             facts.missing.append(f"{name}/{CURVES} cannot be read: its curves are left out")
         metrics = (record or {}).get("metrics", {})
         stage = graph[name]

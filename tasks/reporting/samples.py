@@ -1,9 +1,13 @@
-"""Samples for the page: dialogues cut into turns, documents coloured by surprise."""
+"""Samples for the page: dialogues cut into turns, chats of fine-tuning, documents coloured by surprise."""
 
+import json
 import re
 from typing import Any
 
+from model.chat.segments import segments
+from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import ASSISTANT, OBSERVATION, START, SYSTEM, USER
+from tasks.reporting.facts import Facts
 from tasks.reporting.formats import marked, visible
 
 _ROLES = {SYSTEM: "system", USER: "user", ASSISTANT: "assistant", OBSERVATION: "tool"}
@@ -11,10 +15,10 @@ _ROLE = re.compile("(" + "|".join(map(re.escape, _ROLES)) + ")")
 MOST_BITS = 12.0  # darkest colour
 
 
-def turns(segments: list[list[Any]]) -> list[dict[str, Any]]:
+def turns(runs: list[list[Any]]) -> list[dict[str, Any]]:
     """Turns of a rendered chat: role, whether the model had to choose that role, and runs of marked text."""
     found: list[dict[str, Any]] = []
-    for text, trained in segments:
+    for text, trained in runs:
         for part in _ROLE.split(text):
             if part in _ROLES:
                 found.append({"role": _ROLES[part], "chosen": trained, "runs": []})
@@ -66,3 +70,31 @@ def completions(samples: list[dict[str, Any]], checkpoint: str) -> list[dict[str
             entry = by_item.setdefault(sample["id"], {**sample, "outputs": {}})
             entry["outputs"][sample["attention"]] = {"text": sample["output"], "score": sample["score"]}
     return list(by_item.values())
+
+
+def lessons(facts: Facts) -> list[dict[str, Any]]:
+    """One chat a mode of what fine-tuning trains on, and one with a wrong turn that is masked."""
+    path = facts.folders.get("tokenizer")
+    record = facts.stages["sft_data"].record if "sft_data" in facts.stages else None
+    if record is None or path is None or not (path / "tokenizer.json").exists():
+        return []
+    tokenizer = Tokenizer.load(path)
+    chosen: dict[str, dict] = {}
+    with open(facts.folders["sft_data"] / "chats.jsonl", encoding="utf-8") as file:
+        for number, line in enumerate(file):
+            chat = json.loads(line)
+            wrong = any(message.get("train") is False for message in chat["messages"])
+            rich = len(chat["messages"]) > 2
+            if rich or wrong:
+                chosen.setdefault(
+                    "a wrong turn, kept but masked" if wrong else f"thinking {chat['mode']}", chat
+                )
+            if number > 3000 or len(chosen) > 3:
+                break
+    return [
+        {
+            "label": label, "family": f"{chat['environment']}/{chat['family']}",
+            "turns": turns(segments(tokenizer, chat["messages"], chat.get("tools"), chat["mode"])),
+        }
+        for label, chat in chosen.items()
+    ]  # fmt: skip

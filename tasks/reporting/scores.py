@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-BASELINES = ("unigram", "3-gram")
-MODES = ("interleaved", "preserved", "off")
+from environments.interface import MODES
+from evals.ngram import BASELINES
 
 
 @dataclass(frozen=True)

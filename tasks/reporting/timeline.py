@@ -33,19 +33,12 @@ def reduced_edges(inputs: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
     ]
 
 
-def gutter(names: list[str], edges: list[tuple[str, str]], done: set[str]) -> str:
+def gutter(facts: Facts) -> str:
     """An SVG as tall as the rows: dots on a line, longer edges as arcs to the left."""
-    place = {name: index for index, name in enumerate(names)}
-    x = GUTTER - 12
-    height = ROW * len(names)
-    parts = [_edge(x, place[source], place[target]) for source, target in edges]
-    for name, index in place.items():
-        kind = "dot" if name in done else "dot open"
-        parts.append(f'<circle class="{kind}" cx="{x}" cy="{_middle(index)}" r="5"/>')
-    return (
-        f'<svg class="gutter" width="{GUTTER}" height="{height}" viewBox="0 0 {GUTTER} {height}" '
-        f'role="img" aria-label="which stage reads which">{"".join(parts)}</svg>'
-    )
+    names = [*facts.stages, "report"]
+    inputs = {name: stage.inputs for name, stage in facts.stages.items()} | {"report": tuple(facts.stages)}
+    done = {name for name, stage in facts.stages.items() if stage.record} | {"report"}
+    return _picture(names, reduced_edges(inputs), done)
 
 
 def timeline(facts: Facts, keys: dict[str, str]) -> list[Row]:
@@ -76,6 +69,20 @@ def _without_gaps(stages: list[StageFacts]) -> dict[str, float]:
         starts[stage.name] = begun - offset
         end = max(end or begun, begun + stage.record["seconds"])
     return starts
+
+
+def _picture(names: list[str], edges: list[tuple[str, str]], done: set[str]) -> str:
+    place = {name: index for index, name in enumerate(names)}
+    x = GUTTER - 12
+    height = ROW * len(names)
+    parts = [_edge(x, place[source], place[target]) for source, target in edges]
+    for name, index in place.items():
+        kind = "dot" if name in done else "dot open"
+        parts.append(f'<circle class="{kind}" cx="{x}" cy="{_middle(index)}" r="5"/>')
+    return (
+        f'<svg class="gutter" width="{GUTTER}" height="{height}" viewBox="0 0 {GUTTER} {height}" '
+        f'role="img" aria-label="which stage reads which">{"".join(parts)}</svg>'
+    )
 
 
 def _middle(index: int) -> float:

@@ -95,7 +95,9 @@ def test_a_sleeping_snippet_is_stopped_with_its_children():
     assert not _alive_with("time.sleep(60)")
 
 
-@pytest.mark.parametrize("program", ["print('x' * 10**6)", "print('x' * 10**6, flush=True)\nwhile True: pass"])
+@pytest.mark.parametrize(
+    "program", ["print('x' * 10**6)", "print('x' * 10**6, flush=True)\nwhile True: pass"]
+)
 def test_a_flood_of_output_is_cut_and_its_writer_ended(program):
     """Repeated: a paused reader once left the wait for the process without an end, one time in three."""
 

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from environments.long_context import KEYS, TASKS, make_item, score
+from environments.keys import KEYS
+from environments.long_context import TASKS, make_item, score
 from pipeline.errors import UserError
 
 HAYSTACK = [f"line {index} of the haystack {'x' * (index % 50)}" for index in range(300)]

@@ -3,7 +3,8 @@ import random
 import pytest
 
 from environments.catalog import environments
-from evals.bits_per_byte import BitsPerByte, Document
+from evals.bits_per_byte import BitsPerByte
+from evals.documents import Document
 from evals.environments import Environments, Item
 from evals.long_context import LongContext, LongContextItem
 from evals.sparse_attention import SparseAttention

@@ -31,14 +31,14 @@ from pipeline.stage import execute
 from tasks.evaluate import run
 from tasks.evaluation.baselines import seen_windows
 from tasks.evaluation.cache import checkpoint_digest
-from tasks.evaluation.items import EvalSets
+from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.policy import LocalPolicy
 from tasks.training.batches import StreamBatches, rows_of_step
+from tasks.training.stages import CHECKPOINT_STAGES
 
-CHECKPOINTS = ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft")
 LENGTH, SEED = 64, 3
 SECTION = {
-    "checkpoints": list(CHECKPOINTS), "documents_per_source": 3, "length": 48, "long_length": 96,
+    "checkpoints": list(CHECKPOINT_STAGES), "documents_per_source": 3, "length": 48, "long_length": 96,
     "long_documents": 4, "long_context_items": 1, "long_context_new_tokens": 4, "items_per_family": 2,
     "base_items_per_family": 1, "max_new_tokens": 6, "samples_kept": 2,
 }  # fmt: skip
@@ -152,7 +152,7 @@ def root(tmp_path, monkeypatch, tokenizer_json, stream, models) -> Path:
 
     publish(tmp_path, "pretrain_data", write_stream)
     section = {"sequence_length": LENGTH, "global_batch_tokens": 4 * LENGTH, "tokens": 30 * 4 * LENGTH + 5}
-    for name in CHECKPOINTS:
+    for name in CHECKPOINT_STAGES:
         publish(
             tmp_path, name, lambda folder, name=name: write_checkpoint(folder, models[name], tokenizer_json),
             sections={"pretrain": section}, inputs={"pretrain_data": "content"}, seed=SEED,
@@ -172,7 +172,7 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     for row in scores["rows"]:
         if row["low"] is not None:
             assert row["low"] <= row["value"] + 1e-9 and row["value"] <= row["high"] + 1e-9
-    for name in CHECKPOINTS:
+    for name in CHECKPOINT_STAGES:
         assert {row["suite"] for row in scores["rows"] if row["checkpoint"] == name} == {
             "bits_per_byte", "sparse_attention", "long_context", "environments",
         }  # fmt: skip

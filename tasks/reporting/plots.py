@@ -1,4 +1,4 @@
-"""The runs for the page: curves of a training stage, cost of every stage, versions and hosts."""
+"""The charts of a training stage: which curves are drawn, and how."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +34,15 @@ WARMUP_PLOTS = (
 )
 
 
-def curves(facts: Facts, name: str) -> dict[str, Any]:
+def charts(facts: Facts, name: str) -> dict[str, Any]:
     """The charts of a training stage: a running mean over the raw line, held-out values beside it."""
     stage = facts.stages[name]
     drawn = [
         {"label": plot.label, "svg": _draw(plot, stage.curves)}
         for plot in (WARMUP_PLOTS if name == "dsa_warmup" else PLOTS)
     ]
-    charts = [chart for chart in drawn if chart["svg"]]
-    return {"name": name, "description": stage.description, "charts": charts, "record": stage.record}
+    shown = [chart for chart in drawn if chart["svg"]]
+    return {"name": name, "description": stage.description, "charts": shown, "record": stage.record}
 
 
 def _draw(plot: Plot, known: dict[str, Curve]) -> str:
@@ -52,42 +52,3 @@ def _draw(plot: Plot, known: dict[str, Curve]) -> str:
         series.append(Series("running mean", smooth(raw), 1))
     series += [Series("held out", known[key], 2) for key in plot.held if key in known]
     return line_chart(series, plot.unit, plot.log)
-
-
-def cost(facts: Facts, name: str) -> dict[str, Any]:
-    stage = facts.stages[name]
-    record = stage.record
-    rates = [value for _, value in stage.curves.get("perf/tokens_per_s", [])]
-    return {
-        "name": name,
-        "seconds": record["seconds"],
-        "tokens": record["facts"].get("tokens"),
-        "rate": sorted(rates)[len(rates) // 2] if rates else None,
-        "memory": record["peak_memory_bytes"],
-        "device": record["facts"].get("device", "cpu"),
-        "identity": record["identity"],
-        "content": record["content"],
-        "commit": record.get("git_commit") or "unknown",
-        "bytes": sum(size for size, _ in record["files"].values()),
-    }
-
-
-def versions(facts: Facts) -> dict[str, Any]:
-    """Packages and host, from the newest record; records that differ from it are named."""
-    records = [stage.record for stage in facts.stages.values() if stage.record]
-    if not records:
-        return {}
-    newest = max(records, key=lambda record: record["started"])
-    differing = sorted(
-        record["stage"]
-        for record in records
-        if record["packages"] != newest["packages"] or record["host"] != newest["host"]
-    )
-    return {
-        "python": newest["python"],
-        "packages": newest["packages"],
-        "host": newest["host"],
-        "commits": list(dict.fromkeys(r.get("git_commit") or "unknown" for r in records)),
-        "seed": next((r["seed"] for r in records if r["stage"] == "pretrain"), newest["seed"]),
-        "differing": differing,
-    }

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from environments.interface import Task
-from evals.bits_per_byte import BitsPerByte, Document
+from evals.bits_per_byte import BitsPerByte
+from evals.documents import Document
 from evals.environments import Environments, Item
 from evals.long_context import LongContext, LongContextItem
 from evals.sparse_attention import SparseAttention
 from evals.suite import Suite
 from pipeline.errors import UserError
 from pipeline.recipe.evaluation import EvaluateSection
+from tasks.training.stages import BASE_STAGES
 
-# Checkpoints that have not seen a chat.
-BASE_STAGES = ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt")
 # Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
 CHARACTERS_PER_TOKEN = 6
 

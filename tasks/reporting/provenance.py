@@ -1,0 +1,44 @@
+"""What each stage cost, and what the run was made with: packages, host, commits, seed."""
+
+from typing import Any
+
+from tasks.reporting.facts import Facts
+
+
+def cost(facts: Facts, name: str) -> dict[str, Any]:
+    stage = facts.stages[name]
+    record = stage.record
+    rates = [value for _, value in stage.curves.get("perf/tokens_per_s", [])]
+    return {
+        "name": name,
+        "seconds": record["seconds"],
+        "tokens": record["facts"].get("tokens"),
+        "rate": sorted(rates)[len(rates) // 2] if rates else None,
+        "memory": record["peak_memory_bytes"],
+        "device": record["facts"].get("device", "cpu"),
+        "identity": record["identity"],
+        "content": record["content"],
+        "commit": record.get("git_commit") or "unknown",
+        "bytes": sum(size for size, _ in record["files"].values()),
+    }
+
+
+def versions(facts: Facts) -> dict[str, Any]:
+    """Packages and host, from the newest record; records that differ from it are named."""
+    records = [stage.record for stage in facts.stages.values() if stage.record]
+    if not records:
+        return {}
+    newest = max(records, key=lambda record: record["started"])
+    differing = sorted(
+        record["stage"]
+        for record in records
+        if record["packages"] != newest["packages"] or record["host"] != newest["host"]
+    )
+    return {
+        "python": newest["python"],
+        "packages": newest["packages"],
+        "host": newest["host"],
+        "commits": list(dict.fromkeys(r.get("git_commit") or "unknown" for r in records)),
+        "seed": next((r["seed"] for r in records if r["stage"] == "pretrain"), newest["seed"]),
+        "differing": differing,
+    }
