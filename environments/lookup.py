@@ -57,7 +57,12 @@ def _signature(node: ast.FunctionDef) -> str | None:
 
 
 class Lookup(Environment):
-    """``documents`` are Python sources; with too few functions in them the family ``code`` is left out."""
+    """``documents`` are Python sources; with too few functions in them the family ``code`` is left out.
+
+    The other families ask for keys of two tokens from a closed set. ``code`` asks for names that were never
+    seen: they must be copied, several tokens each and not the same ones, since a name that follows a space is
+    cut otherwise than one that a call begins with. A model too small for that answers with frequent names.
+    """
 
     name = "lookup"
 
