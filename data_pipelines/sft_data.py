@@ -111,9 +111,7 @@ class Maker:
         self.failure = ""
 
     def chats(self, count: int, seen: set[str], row: Counter) -> Iterator[Chat]:
-        """Up to ``count`` verified chats that are not in ``seen``; what was dropped and why is counted in
-        ``row``.
-        """
+        """Up to ``count`` verified chats that are not in ``seen``; ``row`` counts what was dropped."""
         left = PATIENCE * count
         while row["written"] < count and left > 0:
             size = min(ROUND, left, count - row["written"])

@@ -32,9 +32,7 @@ def family_names(catalog: dict[str, Environment], evaluation_only: bool = False)
 
 
 def find_family(catalog: dict[str, Environment], name: str) -> tuple[Environment, str]:
-    """The environment of ``environment/family``, and the family. Raises ``UserError`` for an unknown
-    environment.
-    """
+    """``environment/family`` as environment and family. Raises ``UserError`` for an unknown environment."""
     environment, _, family = name.partition("/")
     if environment not in catalog:
         raise UserError(f"there is no environment {environment!r} in {name!r} (known: {', '.join(catalog)})")

@@ -1,6 +1,4 @@
-"""Dialogues of a few turns, where it matters whether earlier thinking is kept, and where the user sends
-back errors.
-"""
+"""Dialogues of a few turns: earlier thinking may be kept or not, and the user sends back what is wrong."""
 
 import random
 

@@ -82,9 +82,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reward`` in [0, 1]; None when the environment itself failed, which is dropped and counted, never
-    scored.
-    """
+    """``reward`` in [0, 1]; None when the environment itself failed: dropped and counted, never scored."""
 
     reward: float | None
     reason: str

@@ -1,5 +1,4 @@
-"""Long-context items in the manner of RULER (arXiv 2404.06654): needles, key-value retrieval, variable
-tracking, hops.
+"""Long-context items as in RULER (arXiv 2404.06654): needles, key-value retrieval, variable tracking, hops.
 
 Forms are short, so that a tiny model can learn them: a key is a letter and a digit, a value is three
 digits, a needle is the line ``k4=739`` among haystack lines, and the prompt ends where the answer begins
@@ -21,9 +20,7 @@ LINE_CHARACTERS = 200  # longer haystack lines are cut
 
 @dataclass(frozen=True)
 class LongItem:
-    """``prompt + completion`` is a training text; ``answers`` must all occur in what a model gives after
-    ``prompt``.
-    """
+    """``prompt + completion`` is a training text; a model's own completion must hold all ``answers``."""
 
     task: str
     prompt: str
@@ -49,8 +46,7 @@ def make_item(
     target: int,
     heldout: bool = False,
 ) -> LongItem:
-    """An item of at most ``target`` by ``measure`` (say, tokens), filled with consecutive lines of
-    ``haystack``.
+    """An item of at most ``target`` by ``measure`` (say, tokens), filled with lines of ``haystack``.
 
     The keys asked for are disjoint between ``heldout`` and training items. Raises ``UserError`` for an
     unknown task, for an empty haystack and for a target too small for its needles.
@@ -159,9 +155,7 @@ def _multi_query(rng: random.Random, keys: list[str]) -> _Plan:
 
 
 def _variables(rng: random.Random, keys: list[str]) -> _Plan:
-    """A value handed from variable to variable, and a second chain that distracts. Asked: all that hold
-    the value.
-    """
+    """A value handed from variable to variable; asked is who holds it. A second chain distracts."""
     first, second = _values(rng, 2)
     chain, other = keys[0:3], keys[3:6]
     lines = [f"{chain[0]}={first}", f"{other[0]}={second}"]

@@ -1,6 +1,4 @@
-"""Look-ups with a search tool over a small corpus that the policy cannot see: facts, hops, real function
-signatures.
-"""
+"""Look-ups with a search tool over a corpus that the policy cannot see: facts, hops, real signatures."""
 
 import ast
 import random
@@ -25,11 +23,10 @@ class SearchEpisode(ScriptedEpisode):
 
 
 def signatures(sources: Iterable[str]) -> dict[str, str]:
-    """``{"clamp": "clamp(x, low, high)"}`` for the functions of Python sources: plain names, one to three
-    parameters.
+    """``{"clamp": "clamp(x, low, high)"}`` for the functions of Python sources.
 
-    A name defined with different parameters in several places is left out; sources that do not parse are
-    passed over.
+    Plain names with one to three parameters. A name defined with different parameters in several places is
+    left out; sources that do not parse are passed over.
     """
     found: dict[str, str] = {}
     clashing: set[str] = set()

@@ -1,6 +1,4 @@
-"""Single-turn environments: a question, steps that lead to the answer, and an answer that is compared
-exactly.
-"""
+"""Single-turn environments: a question, steps that lead to the answer, an answer that is compared exactly."""
 
 import random
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""Copying, reversing and counting. Letters and words are apart, so that each is one token of a small
-vocabulary.
-"""
+"""Copying, reversing and counting, of letters and words that are one token of a small vocabulary each."""
 
 import random
 

@@ -1,5 +1,4 @@
-"""Held-out environment tasks, played by the environments' own episodes: exact match and valid format per
-mode."""
+"""Held-out tasks, played in the environments' own episodes: exact match and valid format by thinking mode."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -91,8 +90,7 @@ class Environments:
 async def _play_all(
     items: list[Item], catalog: dict[str, Environment], policy: Policy, max_new_tokens: int, max_turns: int
 ) -> list[_Attempt]:
-    """All episodes turn by turn: one batch of generation a mode and turn, then the environments' replies
-    together."""
+    """All episodes turn by turn: a batch of generation for each mode, then the environments' replies."""
     attempts = [_Attempt(item, catalog[item.task.environment].episode()) for item in items]
     try:
         prompts = await asyncio.gather(*(a.episode.reset(a.item.task) for a in attempts))

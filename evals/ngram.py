@@ -21,8 +21,7 @@ class _Order:
     discount: float
 
     def interpolate(self, gram: np.ndarray, context: np.ndarray, lower: np.ndarray) -> np.ndarray:
-        """Probability of each n-gram's last token; ``lower`` is that of the order below. An unseen context
-        passes it on."""
+        """Probability of each n-gram's last token; unseen contexts pass on ``lower``, the order below."""
         count = _look_up(self.grams, self.counts, gram)
         total = _look_up(self.contexts, self.totals, context)
         types = _look_up(self.contexts, self.types, context)
@@ -63,8 +62,7 @@ class NGram:
         return -np.log(self._unigram[np.asarray(tokens, dtype=np.int64)])
 
     def trigram_nats(self, tokens: np.ndarray, start: int) -> np.ndarray:
-        """Negative log-likelihood of each token after its predecessors; the first one follows ``start``
-        alone."""
+        """The same of each token after its two predecessors; the first one follows ``start`` alone."""
         tokens = np.asarray(tokens, dtype=np.int64)
         before = np.concatenate([[start], tokens])
         b, c = before[:-1], before[1:]
@@ -85,8 +83,7 @@ def _count(grams: np.ndarray, vocab_size: int) -> _Order:
 
 
 def _discount(counts: np.ndarray) -> float:
-    """``n1 / (n1 + 2 n2)`` from the numbers of n-grams seen once and twice; 0.5 where the data is too small
-    to tell."""
+    """``n1 / (n1 + 2 n2)``, of the n-grams seen once and twice; 0.5 where there are none of one kind."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once and twice else 0.5
 

@@ -1,5 +1,4 @@
-"""What a suite may ask of a model. Suites know nothing else about it: a checkpoint here, a server
-elsewhere."""
+"""What a suite may ask of a model, all it knows of it: a checkpoint here, a server elsewhere."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -30,8 +29,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Scored:
-    """One text under the model: negative log-likelihood in nats, size in bytes and text of each token, in
-    order."""
+    """One text under the model: of each token in order its nats, its size in bytes and its text."""
 
     nats: np.ndarray
     sizes: np.ndarray
@@ -80,8 +78,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Score:
-    """A value with its 95 % interval over ``n`` items. ``numerators`` over ``denominators`` are the items'
-    own."""
+    """A value with its 95 % interval over ``n`` items; an item is a numerator over a denominator."""
 
     name: str
     value: float

@@ -1,5 +1,4 @@
-"""Intervals of scores: Wilson for proportions, a bootstrap over items for ratios and for paired
-differences."""
+"""Intervals of scores: Wilson for proportions, a bootstrap over items for ratios and paired differences."""
 
 import math
 
@@ -60,8 +59,7 @@ def bootstrap_difference(
 
 
 def newcombe(first: tuple[float, float, float], second: tuple[float, float, float]) -> tuple[float, float]:
-    """95 % interval of the difference ``second - first`` of two proportions, each (value, low, high) by
-    Wilson.
+    """95 % interval of the difference of two proportions, each (value, low, high) by Wilson.
 
     Newcombe 1998, method 10. It ignores that the items are the same, so it errs on the wide side, and it does
     not collapse where one proportion is 0 and the other 1.

@@ -54,11 +54,11 @@ class ModelConfig(BaseModel):
         return self.qk_nope_dim + self.qk_rope_dim
 
     def parameter_counts(self) -> dict[str, int]:
-        """Parameters by part. ``total`` and ``active`` (per token) count as the paper's 744B and 40B do:
-        trunk and head, for ``total`` the embedding too; the MTP block comes on top.
+        """Parameters by part.
 
-        ``attention`` and ``indexer`` are of all trunk layers; router biases, which are no parameters, are
-        left out.
+        ``total`` and ``active`` (per token) count as the paper's 744B and 40B do: trunk and head, for
+        ``total`` the embedding too; the MTP block comes on top. ``attention`` and ``indexer`` are of all trunk
+        layers; router biases, which are no parameters, are left out.
         """
         D, layers, moe_layers = self.hidden_size, self.num_layers, self.num_layers - self.first_dense_layers
         attention, indexer = self._attention_size(), self._indexer_size()
@@ -80,8 +80,7 @@ class ModelConfig(BaseModel):
         }
 
     def forward_flops_per_token(self, length: int, attention: str = "dense", indexer: bool = False) -> float:
-        """FLOPs of the forward pass per token, as a mean over the positions of a sequence of ``length``
-        tokens.
+        """FLOPs of the forward pass per token, a mean over the positions of ``length`` tokens.
 
         Two per active weight, and the attention of each query over the keys it sees (all before it, or the
         best ``index_top_k`` under "sparse", "window" and "random") in per-head form, whatever a kernel does

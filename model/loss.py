@@ -101,9 +101,8 @@ def indexer_loss(
     if model.mtp is None or not rows:
         return loss
     start = None if start_BT is None else start_BT[:rows]
-    _, signals = model.mtp_states(
-        tokens_BT[:rows], out.hidden_BTD[:rows], steps=model.config.mtp_steps, start_BT=start, indexer_loss=1.0
-    )
+    tokens, hidden, steps = tokens_BT[:rows], out.hidden_BTD[:rows], model.config.mtp_steps
+    _, signals = model.mtp_states(tokens, hidden, steps=steps, start_BT=start, indexer_loss=1.0)
     return _with_block(loss, signals, model.config.num_layers)
 
 

@@ -1,5 +1,4 @@
-"""Feed-forward layers: a dense SwiGLU, and the mixture of experts with bias-only balancing (paper Table 10;
-DeepSeek-V3).
+"""Feed-forward layers: SwiGLU, and experts balanced by a bias alone (paper Table 10; DeepSeek-V3).
 
 B batch, T tokens, M = B * T, D hidden, E experts, F ffn width, K experts per token.
 """
@@ -32,9 +31,7 @@ class RouterSignals:
 
 
 class Router(nn.Module):
-    """Sigmoid scores in float32. The bias takes part in choosing, never in weighing, so it has no
-    gradient.
-    """
+    """Sigmoid scores in float32. The bias has a part in choosing, none in weighing, so it has no gradient."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -54,9 +51,7 @@ class Router(nn.Module):
         return index_BTK.flatten(0, 1), weight_BTK.flatten(0, 1), signals
 
     def _signals(self, score_BTE: torch.Tensor, index_BTK: torch.Tensor) -> RouterSignals:
-        """The balance loss is DeepSeek-V3's: sum over experts of load share times mean normalised score, per
-        sequence.
-        """
+        """DeepSeek-V3's balance loss: per sequence, the experts' load shares times their mean scores."""
         B, T, E = score_BTE.shape
         row = torch.arange(B, device=index_BTK.device).view(B, 1, 1) * E
         count_BE = torch.bincount((index_BTK + row).flatten(), minlength=B * E).view(B, E)

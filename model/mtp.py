@@ -1,5 +1,4 @@
-"""Multi-token prediction: several steps on one shared block (paper section 2.1, "MTP with parameter
-sharing").
+"""Multi-token prediction: several steps on one shared block (paper section 2.1).
 
 Step k reads at position t the previous step's hidden state (step 1: the trunk's) and the embedding of token t
 + k, and predicts token t + k + 1. All steps use the same weights, so the block that is stored once has been
@@ -45,9 +44,7 @@ class MTP(nn.Module):
 
 
 def ahead(x_BT: torch.Tensor, steps: int, start_BT: torch.Tensor, fill: int) -> torch.Tensor:
-    """``x[t + steps]`` at every t, and ``fill`` where that lies in another document or behind the row's
-    end.
-    """
+    """``x[t + steps]`` at every t; ``fill`` where that is another document's or behind the row's end."""
     moved = torch.full_like(x_BT, fill)
     if steps >= x_BT.shape[1]:
         return moved

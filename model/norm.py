@@ -6,9 +6,7 @@ from torch import nn
 
 
 class RMSNorm(nn.Module):
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32 for narrower
-    inputs.
-    """
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension; narrow inputs in float32."""
 
     def __init__(self, size: int, eps: float):
         super().__init__()

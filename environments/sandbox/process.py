@@ -1,5 +1,4 @@
-"""A plain child process for snippets of trusted size: limits on time, memory, files and output; the whole
-group killed.
+"""A child process for small snippets, with limits on time, memory, files and output; its whole group ends.
 
 It does not cut off the network or the file system: that takes a real sandbox. Python starts isolated
 (``-I -S``), so neither the environment nor installed packages can change what runs.

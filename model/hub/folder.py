@@ -16,9 +16,7 @@ from model.transformer import Transformer, initialise
 
 
 def save_folder(model: Transformer, folder: str | Path) -> None:
-    """Write ``config.json`` and ``model.safetensors``, in the parameters' own dtypes, into an existing
-    folder.
-    """
+    """Write ``config.json`` and ``model.safetensors``, in the parameters' dtypes, into an existing folder."""
     folder = Path(folder)
     tensors = {name: tensor.contiguous() for name, tensor in exported(model)}
     if not model.has_indexer:

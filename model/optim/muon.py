@@ -94,9 +94,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def as_blocks(x: torch.Tensor, blocks: int) -> torch.Tensor:
-    """(number of blocks, rows, cols): a view of a matrix or expert stack whose matrices are cut into
-    ``blocks``.
-    """
+    """(number of blocks, rows, cols): a view of a matrix or expert stack, each matrix in ``blocks`` parts."""
     return x.view(-1, x.shape[-2] // blocks, x.shape[-1])
 
 

@@ -19,8 +19,7 @@ from tasks.training.setup import load_model
 
 
 class LocalPolicy:
-    """Answers chats and continues documents under the model's own attention: sparse once it has an
-    indexer."""
+    """Answers chats and continues documents; the model's own attention is sparse once it has an indexer."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer):
         self.model, self.tokenizer = model.eval(), tokenizer
@@ -84,8 +83,7 @@ class LocalPolicy:
         return segments(self.tokenizer, chat.messages, chat.tools, mode)
 
     def _documents(self, texts: list[str], max_tokens: int) -> list[list[int]]:
-        """Each text as the beginning of a document: the token between documents, then ``max_tokens`` at
-        most."""
+        """The token that stands between documents, then at most ``max_tokens`` of each text."""
         return [[self._start, *ids[:max_tokens]] for ids in self.tokenizer.encode_batch(texts)]
 
     def _sizes_and_pieces(self, ids: Sequence[int]) -> tuple[np.ndarray, list[str]]:

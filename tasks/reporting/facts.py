@@ -1,5 +1,4 @@
-"""What the report is made of: records, metrics, curves and scores, read from finished artifacts and nothing
-else.
+"""What the report is made of, and of nothing else: records, metrics, curves and scores of finished artifacts.
 
 A file that is missing or unreadable is named in ``missing``; the page says so and leaves its part out.
 """
@@ -60,8 +59,7 @@ class Facts:
 def collect_facts(
     recipe: str, graph: dict[str, Stage], folders: dict[str, Path], runs: dict[str, Path]
 ) -> Facts:
-    """Facts of every stage in ``folders`` (artifact folders); ``runs`` hold curves where an artifact has
-    none."""
+    """Facts of the stages' artifact folders; curves that an artifact lacks are taken from its run folder."""
     facts = Facts(recipe, {}, folders)
     for name, folder in folders.items():
         record = read_record(folder)

@@ -9,8 +9,7 @@ from evals.ngram import BASELINES
 
 @dataclass(frozen=True)
 class Line:
-    """One score that the table shows: where it stands, how it is called, how it is written, which way is
-    better."""
+    """One score of the table: where it stands, its label, how it is written, which way is better."""
 
     suite: str
     name: str

@@ -15,9 +15,7 @@ def seeded(request):
 
 @pytest.fixture
 def make_model():
-    """Build a model whose matrices are large enough that every path matters, and whose routers have a
-    bias.
-    """
+    """Build a model with matrices so large that every path matters, and with biased routers."""
 
     def make(
         config: ModelConfig, seed: int = 0, *, indexer: bool = False, dtype=torch.float32
