@@ -57,8 +57,8 @@ class ModelConfig(BaseModel):
         """Parameters by part.
 
         ``total`` and ``active`` (per token) count as the paper's 744B and 40B do: trunk and head, for
-        ``total`` the embedding too; the MTP block comes on top. ``attention`` and ``indexer`` are of all trunk
-        layers; router biases, which are no parameters, are left out.
+        ``total`` the embedding too; the MTP block comes on top. ``attention`` and ``indexer`` are those of
+        all trunk layers; router biases, which are no parameters, are left out.
         """
         D, layers, moe_layers = self.hidden_size, self.num_layers, self.num_layers - self.first_dense_layers
         attention, indexer = self._attention_size(), self._indexer_size()

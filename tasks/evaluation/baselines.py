@@ -15,7 +15,7 @@ from tasks.training.batches import StreamBatches, rows_of_step
 
 
 def fitted_on(record: dict) -> dict:
-    """What decides the baselines, from pre-training's record: the stream and which windows of it were seen."""
+    """What decides the baselines, from pre-training's record: the stream, and which windows were seen."""
     section = record["sections"]["pretrain"]
     return {
         "stream": record["inputs"]["pretrain_data"],
