@@ -28,7 +28,6 @@ class Finding:
     id: str
     source: str
     path: str
-    characters: int
     quality: str | None  # why it fails the quality rules
     overlap: Overlap | None
     sketch: np.ndarray | None
@@ -83,7 +82,7 @@ def _examine_batch(batch: list[Document]) -> list[Finding]:
 def examine(document: Document, index: Index, section: CurateSection, sketcher: Sketcher) -> Finding:
     """Quality, overlap with the evaluation sets and sketch of one document."""
     quality = reason_to_drop(document, section)
-    facts = (document.id, document.source, document.path, len(document.text), quality)
+    facts = (document.id, document.source, document.path, quality)
     if quality is not None:
         return Finding(*facts, None, None)
     words = word_hashes(document.text)

@@ -28,7 +28,6 @@ class Losses:
 
     lm: torch.Tensor  # nats per token, mean over the targets
     token_BT: torch.Tensor  # nats of each target, 0 where ignored
-    targets: torch.Tensor  # int64 scalar, number of targets: the weight of ``lm`` in a sum
     mtp: torch.Tensor  # mean over the steps of their mean over targets (DeepSeek-V3 eq. 25)
     balance: torch.Tensor
     indexer_kl: torch.Tensor  # nats, mean over layers, the MTP block counted as one
@@ -74,7 +73,6 @@ def training_losses(
     losses = Losses(
         lm=_mean(token_BT, target_BT),
         token_BT=token_BT.detach(),
-        targets=(target_BT != IGNORE).sum(),
         mtp=token_BT.new_zeros(()),
         balance=out.balance,
         indexer_kl=out.indexer_kl_L.mean() if indexer_loss else token_BT.new_zeros(()),

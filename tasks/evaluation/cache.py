@@ -26,9 +26,6 @@ class Cache:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def has(self, checkpoint: str, key: str) -> bool:
-        return self._read(checkpoint, key) is not None
-
     def get(self, checkpoint: str, key: str, compute: Callable[[], Result]) -> tuple[Result, bool]:
         """The result, and whether it was there already."""
         found = self._read(checkpoint, key)

@@ -53,12 +53,11 @@ class Scores:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, content: dict[str, Any] | None) -> "Scores":
         content = content or {}
-        return cls(content.get("rows", []), content.get("changes", []), content.get("settings", {}))
+        return cls(content.get("rows", []), content.get("changes", []))
 
     def __post_init__(self) -> None:
         self._by_key = {(row["checkpoint"], row["suite"], row["name"]): row for row in self.rows}
