@@ -14,7 +14,7 @@ ATTENTIONS: tuple[Attention, ...] = ("dense", "sparse", "window")
 class LongContextItem:
     id: str
     task: str
-    tokens: int  # the length that the item was made for
+    length: int  # in tokens, that the item was made for
     prompt: str
     answers: tuple[str, ...]
 
@@ -30,7 +30,7 @@ class LongContext:
     name: str = "long_context"
 
     def protocol(self) -> dict[str, Any]:
-        items = [[i.id, i.task, i.tokens, i.prompt, list(i.answers)] for i in self.items]
+        items = [[i.id, i.task, i.length, i.prompt, list(i.answers)] for i in self.items]
         return {"version": 1, "items": items, "max_new_tokens": self.max_new_tokens, "decoding": "greedy"}
 
     def run(self, policy: Policy) -> Result:
@@ -51,7 +51,7 @@ class LongContext:
     def _scores(self, attention: str, values: list[float]) -> list[Score]:
         groups: dict[str, list[float]] = {f"{attention}/all": values}
         for item, value in zip(self.items, values, strict=True):
-            groups.setdefault(f"{attention}/{item.tokens}", []).append(value)
+            groups.setdefault(f"{attention}/{item.length}", []).append(value)
         for item, value in zip(self.items, values, strict=True):
             groups.setdefault(f"{attention}/{item.task}", []).append(value)
         return [share(name, group) for name, group in groups.items()]
@@ -67,7 +67,7 @@ class LongContext:
                 "id": self.items[row].id,
                 "family": task,
                 "attention": attention,
-                "tokens": self.items[row].tokens,
+                "tokens": self.items[row].length,
                 "prompt_end": self.items[row].prompt[-160:],
                 "output": outputs[row],
                 "expected": list(self.items[row].answers),

@@ -19,7 +19,7 @@ def run(context: Context) -> dict[str, float]:
     model = load_model(start, pick_device())
     objective = LanguageObjective(
         model, token_bytes(Tokenizer.load(start)), section.balance, section.mtp,
-        attention="sparse", indexer=section.indexer_loss,
+        attention="sparse", indexer_loss=section.indexer_loss,
     )  # fmt: skip
     phase = packed_phase(context, "adapt", section.sequence_length, section.tokens)
     mtp = section.mtp.fraction

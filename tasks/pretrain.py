@@ -29,10 +29,10 @@ def run(context: Context) -> dict[str, float]:
     model = Transformer(config, seed=context.seed).to(pick_device())
     objective = LanguageObjective(model, token_bytes(tokenizer), section.balance, section.mtp)
     batches = StreamBatches(data, section.sequence_length)
-    heldout = StreamBatches(data, section.sequence_length, "validation.bin")
+    validation = StreamBatches(data, section.sequence_length, "validation.bin")
     phase = Phase(
         "train", batches, steps_for(section, section.tokens, section.sequence_length),
-        validation_batches(heldout, section.validation_rows, section.micro_batch),
+        validation_batches(validation, section.validation_rows, section.micro_batch),
     )  # fmt: skip
     return train_to_checkpoint(
         context, model, objective, [phase], tokenizer_folder=context.inputs["tokenizer"],

@@ -21,8 +21,9 @@ def run(context: Context) -> dict[str, float]:
     model = load_model(start, pick_device())
     tokenizer = Tokenizer.load(start)
     objective = LanguageObjective(
-        model, token_bytes(tokenizer), section.balance, attention="sparse", indexer=section.indexer_loss
-    )
+        model, token_bytes(tokenizer), section.balance,
+        attention="sparse", indexer_loss=section.indexer_loss,
+    )  # fmt: skip
     path, length = context.inputs["sft_data"] / "chats.jsonl", section.sequence_length
     chats = read_chats(path, tokenizer, length, section.validation_rows)
     context.facts |= chats.facts

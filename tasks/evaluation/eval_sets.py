@@ -41,7 +41,7 @@ class EvalSets:
                 "more: lower evaluate.long_length or raise eval_sets.heldout_fraction"
             )
         items = [_long_item(row) for row in _read_lines(folder / "longcontext.jsonl")]
-        self.long_context = _first_of_each(items, lambda i: (i.task, i.tokens), section.long_context_items)
+        self.long_context = _first_of_each(items, lambda i: (i.task, i.length), section.long_context_items)
         self.tasks = [Item(Task.from_record(row), row["mode"]) for row in _read_lines(folder / "tasks.jsonl")]
 
     def suites(self, checkpoint: str) -> list[Suite]:

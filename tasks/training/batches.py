@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from model.loss import IGNORE
+from model.loss import IGNORE, next_targets
 from pipeline.errors import UserError
 
 
@@ -17,13 +17,13 @@ class Batch:
     """One micro-batch. int64 tokens and targets (B, T); int32 start (B, T): the first key each query sees."""
 
     tokens_BT: torch.Tensor
-    targets_BT: torch.Tensor
+    target_BT: torch.Tensor
     start_BT: torch.Tensor | None  # None: plain causal, nothing packed
     names: list[str]  # where each row came from, for messages
 
     def to(self, device: torch.device) -> "Batch":
         start = None if self.start_BT is None else self.start_BT.to(device)
-        return Batch(self.tokens_BT.to(device), self.targets_BT.to(device), start, self.names)
+        return Batch(self.tokens_BT.to(device), self.target_BT.to(device), start, self.names)
 
 
 class Batches(Protocol):
@@ -87,10 +87,10 @@ class PackedBatches:
         tokens_NL: np.ndarray,
         starts_NL: np.ndarray,
         name: str,
-        loss_NL: np.ndarray | None = None,  # which tokens are trained; all where left out
+        trained_NL: np.ndarray | None = None,  # which tokens are targets; all where left out
         numbers: np.ndarray | None = None,  # the rows that take part; all where left out
     ):
-        self.tokens, self.starts, self.loss = tokens_NL, starts_NL, loss_NL
+        self.tokens, self.starts, self.trained = tokens_NL, starts_NL, trained_NL
         self.numbers = numbers
         self.rows = len(tokens_NL) if numbers is None else len(numbers)
         self.length = tokens_NL.shape[1]
@@ -112,16 +112,14 @@ class PackedBatches:
     def without(self, rows: np.ndarray) -> "PackedBatches":
         """The same without some rows; the others keep their numbers in messages."""
         kept = np.delete(np.arange(self.rows) if self.numbers is None else self.numbers, rows)
-        return PackedBatches(self.tokens, self.starts, self.name, self.loss, kept)
+        return PackedBatches(self.tokens, self.starts, self.name, self.trained, kept)
 
     def take(self, rows: np.ndarray) -> Batch:
         rows = rows if self.numbers is None else self.numbers[rows]
         tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
         start = torch.from_numpy(self.starts[rows].astype(np.int32))
-        targets = torch.full_like(tokens, IGNORE)
-        same_document = start[:, 1:] == start[:, :-1]
-        targets[:, :-1] = torch.where(same_document, tokens[:, 1:], IGNORE)
-        if self.loss is not None:
-            trained = torch.from_numpy(self.loss[rows][:, 1:].astype(bool))
-            targets[:, :-1][~trained] = IGNORE
-        return Batch(tokens, targets, start, [f"{self.name} row {row}" for row in rows])
+        target = next_targets(tokens, start)
+        if self.trained is not None:
+            trained = torch.from_numpy(self.trained[rows][:, 1:].astype(bool))
+            target[:, :-1][~trained] = IGNORE
+        return Batch(tokens, target, start, [f"{self.name} row {row}" for row in rows])

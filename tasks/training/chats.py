@@ -46,7 +46,7 @@ def read_chats(path: Path, tokenizer: Tokenizer, length: int, validation_rows: i
             f"{path} has {len(documents)} chats of at most {length} tokens, too few to train and validate: "
             "raise sft.sequence_length or sft_data.chats"
         )
-    facts = {"sft/documents": len(rest), "sft/too_long": too_long, "sft/heldout_documents": held}
+    facts = {"sft/documents": len(rest), "sft/too_long": too_long, "sft/validation_documents": held}
     train = pack(rest, length, pad_id, f"{path.parent.name}/packed")
     validation = pack(documents[:held], length, pad_id, f"{path.parent.name}/validation")
     facts["sft/packing_efficiency"] = sum(len(row.ids) for row in rest) / (train.rows * length)
@@ -77,5 +77,5 @@ def pack(documents: list[Rendered], length: int, pad_id: int, name: str) -> Pack
     ids = [np.array(document.ids, np.int32) for document in documents]
     trained = [np.array(document.train) for document in documents]
     tokens_NL, starts_NL = lay_out(ids, rows, length, pad_id)
-    loss_NL, _ = lay_out(trained, rows, length, False)
-    return PackedBatches(tokens_NL, starts_NL, name, loss_NL)
+    trained_NL, _ = lay_out(trained, rows, length, False)
+    return PackedBatches(tokens_NL, starts_NL, name, trained_NL)

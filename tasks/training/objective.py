@@ -44,19 +44,19 @@ class LanguageObjective:
     balance: Balance
     mtp: Mtp | None = None
     attention: str = "dense"
-    indexer: IndexerLoss | None = None
+    indexer_loss: IndexerLoss | None = None
     load_LE: torch.Tensor | int = field(default=0, init=False)
 
     def __call__(self, batch: Batch) -> LossAndValues:
         mtp_fraction = self.mtp.fraction if self.mtp else 0.0
-        losses = self._losses(batch, mtp_fraction, self.indexer.fraction if self.indexer else 0.0)
+        losses = self._losses(batch, mtp_fraction, self.indexer_loss.fraction if self.indexer_loss else 0.0)
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}
         if self.mtp:
             total = total + self.mtp.weight * losses.mtp
             values["train/mtp_loss"] = losses.mtp
-        if self.indexer:
-            total = total + self.indexer.weight * losses.indexer_kl
+        if self.indexer_loss:
+            total = total + self.indexer_loss.weight * losses.indexer_kl
             values["dsa/indexer_kl"] = losses.indexer_kl
         self.load_LE = self.load_LE + losses.load_LE
         return total, values
@@ -64,7 +64,7 @@ class LanguageObjective:
     def validate(self, batch: Batch) -> LossAndValues:
         """The next-token loss alone, and its bits per byte."""
         losses = self._losses(batch, 0.0, 0.0)
-        trained = batch.targets_BT[batch.targets_BT != IGNORE]
+        trained = batch.target_BT[batch.target_BT != IGNORE]
         size = self.token_bytes_V.to(trained.device)[trained].sum()
         return losses.lm, {"val/bpb": losses.token_BT.double().sum() / size / math.log(2)}
 
@@ -80,7 +80,7 @@ class LanguageObjective:
 
     def _losses(self, batch: Batch, mtp_fraction: float, indexer_loss: float) -> Losses:
         return training_losses(
-            self.model, batch.tokens_BT, batch.targets_BT, start_BT=batch.start_BT,
+            self.model, batch.tokens_BT, batch.target_BT, start_BT=batch.start_BT,
             attention=self.attention, indexer_loss=indexer_loss, mtp_fraction=mtp_fraction,
         )  # fmt: skip
 

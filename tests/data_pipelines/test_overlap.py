@@ -148,12 +148,13 @@ def _outlines(packages: int, per_package: int) -> list[Outline]:
 def test_whole_packages_are_held_out_where_there_are_many():
     outlines = _outlines(100, 5)
     chosen = choose_heldout(outlines, 0.05, 0)
-    assert len(chosen) == 25 and set(chosen.values()) == {"package"}
+    assert len(chosen) == 25
     assert len({name.split(".")[0] for name in chosen}) == 5
     assert choose_heldout(reversed(outlines), 0.05, 0) == chosen != choose_heldout(outlines, 0.05, 1)
 
 
 def test_documents_are_held_out_where_packages_are_few():
     chosen = choose_heldout(_outlines(3, 50), 0.1, 0)
-    assert len(chosen) == 15 and set(chosen.values()) == {"document"}
-    assert choose_heldout(_outlines(1, 1), 0.1, 0) == {}
+    assert len(chosen) == 15
+    assert len({name.split(".")[0] for name in chosen}) == 3  # of every package some
+    assert choose_heldout(_outlines(1, 1), 0.1, 0) == set()

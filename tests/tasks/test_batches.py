@@ -29,7 +29,7 @@ def test_stream_targets_are_the_next_token(tmp_path):
     assert batches.rows == 5
     batch = batches.take(np.array([0, 4]))
     assert batch.tokens_BT.tolist() == [list(range(8)), list(range(32, 40))]
-    assert batch.targets_BT.tolist() == [list(range(1, 9)), list(range(33, 41))]
+    assert batch.target_BT.tolist() == [list(range(1, 9)), list(range(33, 41))]
     assert batch.start_BT is None
 
 
@@ -43,7 +43,7 @@ def test_packed_documents_do_not_predict_each_other():
     tokens = np.array([[5, 6, 7, 8, 9, 0]], dtype=np.uint16)
     starts = np.array([[0, 0, 0, 3, 3, 5]], dtype=np.int32)
     batch = PackedBatches(tokens, starts, "x").take(np.array([0]))
-    assert batch.targets_BT.tolist() == [[6, 7, IGNORE, 9, IGNORE, IGNORE]]
+    assert batch.target_BT.tolist() == [[6, 7, IGNORE, 9, IGNORE, IGNORE]]
 
 
 def test_packed_loss_mask_marks_targets():
@@ -51,7 +51,7 @@ def test_packed_loss_mask_marks_targets():
     starts = np.zeros((1, 4), dtype=np.int32)
     trained = np.array([[True, False, True, False]])
     batch = PackedBatches(tokens, starts, "x", trained).take(np.array([0]))
-    assert batch.targets_BT.tolist() == [[IGNORE, 7, IGNORE, IGNORE]]
+    assert batch.target_BT.tolist() == [[IGNORE, 7, IGNORE, IGNORE]]
 
 
 def test_missing_context_length_names_those_that_exist(tmp_path):

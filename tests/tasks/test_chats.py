@@ -16,4 +16,4 @@ def test_packed_chats_train_their_own_answers_alone():
     assert batch.tokens_BT.tolist() == [[1, 2, 3, 4, 5, 0], [5, 6, 7, 8, 9, 0]]
     assert batch.start_BT.tolist() == [[0, 0, 0, 0, 0, 5], [0, 0, 0, 3, 3, 5]]
     none = IGNORE
-    assert batch.targets_BT.tolist() == [[none, 3, none, 5, none, none], [6, 7, none, 9, none, none]]
+    assert batch.target_BT.tolist() == [[none, 3, none, 5, none, none], [6, 7, none, 9, none, none]]

@@ -227,7 +227,7 @@ def test_baselines_are_fitted_on_the_windows_that_training_saw(root):
     wanted = set()
     for step in range(30):
         batch = stream.take(rows_of_step(stream.rows, 4, SEED, step))
-        joined = torch.cat([batch.tokens_BT, batch.targets_BT[:, -1:]], 1)
+        joined = torch.cat([batch.tokens_BT, batch.target_BT[:, -1:]], 1)
         wanted |= {tuple(row) for row in joined.tolist()}
     assert {tuple(row) for row in seen_windows(folder, fit).tolist()} == wanted
 
