@@ -105,6 +105,7 @@ class DsaAdaptSection(TrainSection):
 
 
 class SftSection(TrainSection):
+    version: int = 2  # 2: chats stand in other rows since mid-training's packing packs them
     sequence_length: int = Field(gt=0)
     epochs: float = Field(gt=0)
     indexer_loss: IndexerLoss = IndexerLoss()
