@@ -23,8 +23,8 @@ from pipeline import artifacts
 from pipeline.errors import run_command
 from pipeline.recipe import Recipe, load_recipe
 from tasks.training.batches import StreamBatches, rows_of_step
-from tasks.training.loop import schedule_factor, steps_for
 from tasks.training.objective import LanguageObjective, token_bytes
+from tasks.training.schedule import schedule_factor, steps_for
 from tasks.training.setup import make_optimizer, validation_batches
 
 RESULT = Path("benchmarks/results/ablate_attention.json")

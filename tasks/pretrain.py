@@ -10,9 +10,10 @@ from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
 from tasks.training.batches import StreamBatches
-from tasks.training.loop import Phase, steps_for
+from tasks.training.loop import Phase
 from tasks.training.objective import LanguageObjective, token_bytes
 from tasks.training.output import train_to_checkpoint
+from tasks.training.schedule import steps_for
 from tasks.training.setup import pick_device, validation_batches
 
 

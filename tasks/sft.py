@@ -9,9 +9,10 @@ are masked. Chats are packed into rows, and none attends to another.
 from model.chat.tokenizer import Tokenizer
 from pipeline.stage import Context, run_stage
 from tasks.training.chats import read_chats
-from tasks.training.loop import Phase, steps_for
+from tasks.training.loop import Phase
 from tasks.training.objective import LanguageObjective, token_bytes
 from tasks.training.output import train_to_checkpoint
+from tasks.training.schedule import steps_for
 from tasks.training.setup import load_model, pick_device, validation_batches
 
 

@@ -5,6 +5,7 @@ A file that is missing or unreadable is named in ``missing``; the page says so a
 
 import csv
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,22 @@ class Facts:
         """Rows of a JSON-lines file; none where it is missing."""
         return self._read(stage, name, lambda text: [json.loads(line) for line in text.splitlines()]) or []
 
-    def _read(self, stage: str, name: str, parse: Any) -> Any:
+    def file(self, stage: str, name: str) -> Path | None:
+        """A file of a stage's artifact, or None (and noted) where there is none."""
         if self.stages.get(stage) is None or self.stages[stage].record is None:
             return None  # the stage itself is already noted
         path = self.folders[stage] / name
+        return path if path.is_file() else self._unreadable(stage, name)
+
+    def _read(self, stage: str, name: str, parse: Callable[[str], Any]) -> Any:
+        path = self.file(stage, name)
         try:
-            return parse(path.read_text(encoding="utf-8"))
+            return path and parse(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self.missing.append(f"{stage}/{name} cannot be read: what it would show is left out")
-            return None
+            return self._unreadable(stage, name)
+
+    def _unreadable(self, stage: str, name: str) -> None:
+        self.missing.append(f"{stage}/{name} cannot be read: what it would show is left out")
 
 
 def collect_facts(

@@ -2,8 +2,11 @@
 
 import json
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
+from environments.interface import MODES
 from model.chat.segments import segments
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import ASSISTANT, OBSERVATION, START, SYSTEM, USER
@@ -13,6 +16,7 @@ from tasks.reporting.formats import marked, visible
 _ROLES = {SYSTEM: "system", USER: "user", ASSISTANT: "assistant", OBSERVATION: "tool"}
 _ROLE = re.compile("(" + "|".join(map(re.escape, _ROLES)) + ")")
 MOST_BITS = 12.0  # darkest colour
+LESSONS_READ = 3000  # chats among which the lessons are looked for
 
 
 def turns(runs: list[list[Any]]) -> list[dict[str, Any]]:
@@ -73,24 +77,13 @@ def completions(samples: list[dict[str, Any]], checkpoint: str) -> list[dict[str
 
 
 def lessons(facts: Facts) -> list[dict[str, Any]]:
-    """One chat a mode of what fine-tuning trains on, and one with a wrong turn that is masked."""
-    path = facts.folders.get("tokenizer")
-    record = facts.stages["sft_data"].record if "sft_data" in facts.stages else None
-    if record is None or path is None or not (path / "tokenizer.json").exists():
+    """Of what fine-tuning trains on: one rich chat of each mode, and one with a wrong turn that is masked."""
+    tokenizer_file, path = facts.file("tokenizer", "tokenizer.json"), facts.file("sft_data", "chats.jsonl")
+    if tokenizer_file is None or path is None:
         return []
-    tokenizer = Tokenizer.load(path)
-    chosen: dict[str, dict] = {}
-    with open(facts.folders["sft_data"] / "chats.jsonl", encoding="utf-8") as file:
-        for number, line in enumerate(file):
-            chat = json.loads(line)
-            wrong = any(message.get("train") is False for message in chat["messages"])
-            rich = len(chat["messages"]) > 2
-            if rich or wrong:
-                chosen.setdefault(
-                    "a wrong turn, kept but masked" if wrong else f"thinking {chat['mode']}", chat
-                )
-            if number > 3000 or len(chosen) > 3:
-                break
+    tokenizer = Tokenizer.load(tokenizer_file.parent)
+    with open(path, encoding="utf-8") as file:
+        chosen = _choose(json.loads(line) for line in islice(file, LESSONS_READ))
     return [
         {
             "label": label, "family": f"{chat['environment']}/{chat['family']}",
@@ -98,3 +91,16 @@ def lessons(facts: Facts) -> list[dict[str, Any]]:
         }
         for label, chat in chosen.items()
     ]  # fmt: skip
+
+
+def _choose(chats: Iterator[dict]) -> dict[str, dict]:
+    """The first chat for each label, of those with more than one turn or with a wrong one."""
+    chosen: dict[str, dict] = {}
+    for chat in chats:
+        wrong = any(message.get("train") is False for message in chat["messages"])
+        label = "a wrong turn, kept but masked" if wrong else f"thinking {chat['mode']}"
+        if wrong or len(chat["messages"]) > 2:
+            chosen.setdefault(label, chat)
+        if len(chosen) > len(MODES):
+            break
+    return chosen

@@ -19,6 +19,7 @@ from pipeline.stage import Context
 from tasks.training import checkpoint
 from tasks.training.batches import Batch, Batches, rows_of_step
 from tasks.training.objective import Objective
+from tasks.training.schedule import schedule_factor
 from tasks.training.throughput import Throughput
 
 
@@ -50,20 +51,6 @@ class Job:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
-
-
-def steps_for(section: TrainSection, tokens: int, length: int) -> int:
-    """Optimizer steps that ``tokens`` make. Raises ``UserError`` when the batch words do not fit together."""
-    micro_tokens = section.micro_batch * length
-    if section.global_batch_tokens % micro_tokens:
-        raise UserError(
-            f"global_batch_tokens {section.global_batch_tokens} is no multiple of "
-            f"micro_batch x sequence_length = {micro_tokens}"
-        )
-    steps = tokens // section.global_batch_tokens
-    if steps < 1:
-        raise UserError(f"{tokens} tokens are less than one global batch of {section.global_batch_tokens}")
-    return steps
 
 
 def train(job: Job) -> dict[str, float]:
@@ -144,18 +131,6 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
         | job.objective.after_step()
         | {"optim/lr": job.optimizer.param_groups[0]["lr"], "optim/grad_norm": norm.item()}
     )
-
-
-def schedule_factor(section: TrainSection, step: int, total: int) -> float:
-    """Share of the peak learning rate at a step (from 0) of ``total``: warm-up, then the section's decay."""
-    schedule = section.schedule
-    if step < schedule.warmup_steps:
-        return (step + 1) / (schedule.warmup_steps + 1)
-    if schedule.shape == "constant":
-        return 1.0
-    progress = (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
-    left = 1 - progress if schedule.shape == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return schedule.final + (1 - schedule.final) * left
 
 
 @torch.no_grad()

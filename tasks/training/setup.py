@@ -12,7 +12,8 @@ from pipeline.errors import UserError
 from pipeline.recipe.training import Optimizer
 from pipeline.stage import Context
 from tasks.training.batches import Batch, Batches, PackedBatches
-from tasks.training.loop import Phase, steps_for
+from tasks.training.loop import Phase
+from tasks.training.schedule import steps_for
 
 
 def pick_device() -> torch.device:

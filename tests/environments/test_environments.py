@@ -12,6 +12,7 @@ import pytest
 from environments.catalog import environments, family_names, find_family
 from environments.interface import MODES, Task, is_heldout, play
 from environments.lookup import Lookup, signatures
+from model.chat import tokens
 from pipeline.errors import UserError
 
 SOURCE = "\n".join(f"def handler_{i}(item, size_{i % 7}):\n    return item" for i in range(150))
@@ -66,6 +67,10 @@ def test_training_and_heldout_prompts_never_coincide(name):
     assert not trained & heldout
     assert len(heldout) > 5
     assert all(is_heldout(task.messages) for task in tasks(name, 10, heldout=True)[1])
+
+
+def test_thinking_modes_are_those_of_the_chat_format():
+    assert tuple(tokens.MODES) == MODES
 
 
 def test_families_kept_for_evaluation_are_not_given_for_training():

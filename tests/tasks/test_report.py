@@ -12,9 +12,10 @@ from pipeline.graph import load_graph
 from tasks.report import write_report
 from tasks.reporting import formats
 from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
-from tasks.reporting.samples import turns
+from tasks.reporting.samples import lessons, turns
 from tasks.reporting.scores import Scores
 from tasks.reporting.timeline import reduced_edges
+from tests.tasks.conftest import write_tokenizer
 
 VOID = {"meta", "br", "link", "img", "line", "circle", "path", "input"}
 
@@ -51,10 +52,27 @@ SEGMENTS = [
     ["9</think>9", True],
     ["<|user|>", True],
 ]  # fmt: skip
+ASKED = {"role": "user", "content": "1+1="}
+ANSWERED = {"role": "assistant", "content": "2", "reasoning_content": "one"}
+MISTAKE = [{"role": "assistant", "content": "4", "train": False}, {"role": "user", "content": "no"}]
+AGAIN = [{"role": "user", "content": "+1="}, {"role": "assistant", "content": "3"}]
+CHATS = [
+    {"environment": "dialogue", "family": "total", "mode": mode, "messages": messages}
+    for mode, messages in (
+        ("off", [ASKED, ANSWERED]),
+        ("preserved", [ASKED, ANSWERED, *AGAIN]),
+        ("interleaved", [ASKED, *MISTAKE, ANSWERED]),
+        ("off", [ASKED, ANSWERED, *AGAIN]),
+    )
+]
 
 
 def fill(stage: str, folder: Path) -> dict:
     """The payload of a stage; returns its metrics."""
+    if stage == "tokenizer":
+        write_tokenizer(folder, ["one and one"])
+    if stage == "sft_data":
+        (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in CHATS))
     if stage == "collect":
         source = {
             "name": "stdlib", "kind": "python_packages", "documents": 806, "characters": 11_800_000,
@@ -195,6 +213,7 @@ def test_markdown_tables_have_one_width(folders, tmp_path):
         (lambda f: (f["curate"] / "funnel.json").write_text("{"), "curate/funnel.json"),
         (lambda f: (f["pretrain"] / "record.json").unlink(), "pretrain has no readable record.json"),
         (lambda f: (f["sft"] / "curves.csv").unlink(), "sft/curves.csv"),
+        (lambda f: (f["sft_data"] / "chats.jsonl").unlink(), "sft_data/chats.jsonl"),
         (lambda f: [(folder / "record.json").unlink() for folder in f.values()], "collect has no readable"),
     ],
 )
@@ -230,6 +249,17 @@ def test_forests_share_one_scale():
     share = (places["3-gram"] - places["pretrain"]) / (places["unigram"] - places["pretrain"])
     assert share == pytest.approx((1.703 - 1.571) / (2.921 - 1.571))
     assert all(0 <= r["from"] <= r["at"] <= r["to"] <= 100 for r in rows)
+
+
+def test_lessons_show_what_is_trained(folders, tmp_path):
+    facts = write_report("tiny", folders, tmp_path, "A title")
+    shown = {lesson["label"]: lesson["turns"] for lesson in lessons(facts)}
+    assert list(shown) == ["thinking preserved", "a wrong turn, kept but masked", "thinking off"]
+    runs = [run for turn in shown["a wrong turn, kept but masked"] for run in turn["runs"]]
+    assert [str(run["text"]) for run in runs if run["trained"]] == [
+        'one<span class="tok">&lt;/think&gt;</span>2'
+    ]
+    assert "a wrong turn, kept but masked" in words((tmp_path / "report.html").read_text())
 
 
 def test_dialogues_are_cut_into_turns_with_the_chosen_role():

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from pipeline import artifacts
 from pipeline.errors import UserError
 from pipeline.stage import execute
-from tasks.training.loop import schedule_factor
+from tasks.training.schedule import schedule_factor
 from tests.tasks.conftest import change
 
 
