@@ -8,7 +8,11 @@ from pipeline.errors import UserError, run_command
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``glm5`` command; never returns."""
-    run_command(lambda: _run(_parser().parse_args(arguments)))
+    parser = _parser()
+    parsed, parsed.further = parser.parse_known_args(arguments)
+    if parsed.further and parsed.command not in PASSING_ON:
+        parser.error(f"unrecognized arguments: {' '.join(parsed.further)}")
+    run_command(lambda: COMMANDS[parsed.command](parsed))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,8 +30,21 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     commands.add_parser("stop", help="end the Prefect server and worker of this clone")
+    _add_talking(commands)
     _add_reading(commands)
     return parser
+
+
+def _add_talking(commands: "argparse._SubParsersAction") -> None:
+    """Commands that run a trained model; options that are not named here go to its program."""
+    for name, text in (
+        ("chat", "talk to a checkpoint in the terminal"),
+        ("serve", "an OpenAI-compatible server with a chat page"),
+    ):
+        epilog = f"further options: `python -m {PASSING_ON[name]} --help`"
+        command = commands.add_parser(name, help=text, epilog=epilog)
+        command.add_argument("--recipe", default="tiny", help="a name in recipes/ (default: tiny)")
+        command.add_argument("--stage", help="whose checkpoint (default: the last that is finished)")
 
 
 def _add_reading(commands: "argparse._SubParsersAction") -> None:
@@ -112,6 +129,12 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _talk(arguments: argparse.Namespace) -> None:
+    from flows.talk import hand_over
+
+    hand_over(PASSING_ON[arguments.command], arguments.recipe, arguments.stage, arguments.further)
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from pipeline import artifacts
     from pipeline.recipe import load_recipe
@@ -145,15 +168,13 @@ def _mlflow(arguments: argparse.Namespace) -> int:
     os.execve(sys.executable, command, {**os.environ, **settings()})
 
 
+# Each imports what it needs, so that all of them start at once.
 COMMANDS = {
     "run": _run_plain, "pipeline": _run_prefect, "stop": _stop, "status": _status, "explain": _explain,
-    "report": _report, "doctor": _doctor, "mlflow": _mlflow,
+    "report": _report, "doctor": _doctor, "mlflow": _mlflow, "chat": _talk, "serve": _talk,
 }  # fmt: skip
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """Each command imports what it needs, so that all of them start at once."""
-    return COMMANDS[arguments.command](arguments)
+# Commands that become another program, with all further options.
+PASSING_ON = {"chat": "model.inference.terminal", "serve": "model.inference.server"}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,172 @@
+// The dialogue: what was said, and the rounds of sampling and tool calls that answer a message.
+
+import { chat } from "./server.js";
+import { runTool, TOOLS } from "./tools.js";
+import { AnswerView, askResult, clearLog, showFault, showResult, showUser } from "./view.js";
+
+const MOST_ROUNDS = 8; // of tool calls before the page stops the model
+
+export class Conversation {
+  /** `settings()` gives {model, temperature, most, thinking, tools}; `changed` is told of every change. */
+  constructor(settings, changed) {
+    Object.assign(this, { settings, changed, messages: [], used: 0, stopping: null });
+  }
+
+  get running() {
+    return this.stopping !== null;
+  }
+
+  clear() {
+    this.stop();
+    this.messages = [];
+    this.used = 0;
+    clearLog();
+    this.changed();
+  }
+
+  stop() {
+    this.stopping?.abort();
+  }
+
+  async send(text) {
+    this.messages.push({ role: "user", content: text });
+    showUser(text);
+    await this.answer();
+  }
+
+  /** Answer what stands last. Failures are shown, with what can be done. */
+  async answer() {
+    const stopping = (this.stopping = new AbortController());
+    this.changed();
+    const views = [];
+    const start = this.messages.length;
+    const again = () => {
+      if (this.running) return;
+      this.messages.length = start;
+      for (const view of views) view.remove();
+      this.answer();
+    };
+    try {
+      for (let round = 0; round < MOST_ROUNDS; round++) {
+        const view = new AnswerView();
+        views.push(view);
+        const turn = await this.sample(view, stopping.signal, again);
+        if (!turn.tool_calls || !(await this.useTools(turn.cards, stopping.signal))) return;
+      }
+      showFault("The model kept calling tools, so it was stopped.");
+    } catch (error) {
+      views.at(-1)?.finish([]);
+      const busy = error.status === 429 || error.status === 503 || error.status === 0;
+      showFault(error.message, busy ? "Try again" : null, busy ? again : null);
+    } finally {
+      if (this.stopping === stopping) this.stopping = null;
+      this.changed();
+    }
+  }
+
+  /** One answer of the model, put behind the messages, a stopped one with what it had. */
+  async sample(view, signal, again) {
+    const { model, temperature, most, thinking, tools } = this.settings();
+    const request = {
+      model, temperature, messages: this.messages,
+      chat_template_kwargs: { enable_thinking: thinking },
+      ...(most ? { max_tokens: most } : {}),
+      ...(tools.length ? { tools: tools.map((name) => TOOLS[name].schema) } : {}),
+    };
+    const turn = new Turn(view);
+    try {
+      for await (const chunk of chat(request, signal)) turn.take(chunk);
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+      turn.stopped = true;
+    } finally {
+      this.used = turn.usage?.total_tokens ?? this.used;
+    }
+    this.messages.push(turn.message());
+    view.finish(turn.facts(), again);
+    return turn;
+  }
+
+  /** Run the calls, or let the person answer them. Returns whether all have a result. */
+  async useTools(cards, signal) {
+    for (const { call, card } of cards) {
+      let result = runTool(call.function.name, call.function.arguments);
+      if (result === null) result = await askResult(card, call.function.name, signal);
+      if (result === null || signal.aborted) return false;
+      showResult(card, result);
+      this.messages.push({ role: "tool", tool_call_id: call.id, content: result });
+    }
+    return true;
+  }
+}
+
+/** The chunks of one answer, joined. */
+class Turn {
+  constructor(view) {
+    Object.assign(this, { view, content: "", reasoning: "", cards: [], tokens: 0, usage: null, reason: null });
+    this.started = performance.now();
+  }
+
+  get tool_calls() {
+    return this.cards.length > 0 && !this.stopped;
+  }
+
+  take(chunk) {
+    if (chunk.usage) this.usage = chunk.usage;
+    const [choice] = chunk.choices;
+    if (!choice) return;
+    const now = performance.now();
+    if (choice.token_ids.length) {
+      this.first ??= now;
+      this.last = now;
+      this.tokens += choice.token_ids.length;
+      this.version = choice.weight_versions.at(-1);
+    }
+    this.reason = choice.finish_reason ?? this.reason;
+    this.grow(choice.delta, now);
+  }
+
+  grow(delta, now) {
+    if (delta.reasoning_content) {
+      this.reasoning += delta.reasoning_content;
+      this.view.reason(delta.reasoning_content);
+      this.thoughtTokens = this.tokens;
+    } else if (this.reasoning && !this.thoughtEnded && (delta.content || delta.tool_calls || this.reason)) {
+      this.thoughtEnded = true;
+      this.view.endThought(this.thoughtTokens, (now - this.started) / 1000);
+    }
+    if (delta.content) {
+      this.content += delta.content;
+      this.view.say(delta.content);
+    }
+    for (const part of delta.tool_calls ?? []) {
+      if (part.id) this.cards.push({ call: { id: part.id, type: "function", function: { ...part.function } } });
+      else this.cards[part.index].call.function.arguments += part.function.arguments;
+      const entry = this.cards[part.index];
+      if (!part.id) entry.card = this.view.call(entry.call.function.name, entry.call.function.arguments);
+    }
+  }
+
+  message() {
+    const calls = this.tool_calls ? this.cards.map(({ call }) => call) : null;
+    return {
+      role: "assistant", content: this.content,
+      ...(this.reasoning ? { reasoning_content: this.reasoning } : {}),
+      ...(calls ? { tool_calls: calls } : {}),
+    };
+  }
+
+  /** Short facts for the line below the answer. */
+  facts() {
+    const parts = [`${this.tokens} tokens`];
+    if (this.tokens > 1 && this.last > this.first) {
+      parts.push(`${Math.round((this.tokens - 1) / ((this.last - this.first) / 1000))} tokens/s`);
+    }
+    if (this.first) parts.push(`first after ${Math.round(this.first - this.started)} ms`);
+    if (this.version) parts.push(`weights ${this.version}`);
+    if (this.stopped) parts.push("stopped");
+    else if (this.reason === "length") parts.push("cut off at the limit");
+    else if (!this.content && !this.cards.length) parts.push("no answer");
+    return parts;
+  }
+}

@@ -1,0 +1,105 @@
+"""Serve checkpoints over HTTP: ``python -m model.inference.server NAME=FOLDER ... [--port 8000]``."""
+
+import argparse
+import contextlib
+import os
+import sys
+
+import uvicorn
+
+from model.inference.server.app import make_app
+from model.inference.server.connections import guarded_protocol
+from model.inference.server.guard import LOOPBACK
+from model.inference.server.limits import Limits
+from model.inference.server.loading import named_folders, opener
+
+KEY_VARIABLE = "GLM5_API_KEY"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return _serve(options)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    limits = Limits()
+    parser = argparse.ArgumentParser(prog="model.inference.server", description=__doc__)
+    parser.add_argument("checkpoints", nargs="+", metavar="NAME=FOLDER", help="one at a time is loaded")
+    parser.add_argument("--first", help="the one to load first (default: the last)")
+    parser.add_argument("--host", default="127.0.0.1", help="elsewhere than here only with an API key")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--api-key", help=f"that clients must send (default: the variable {KEY_VARIABLE})")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--max-body-bytes", type=int, default=limits.body_bytes)
+    parser.add_argument("--max-prompt-tokens", type=int, help="default: what the model's context holds")
+    parser.add_argument("--max-tokens", type=int, help="sampled for one sequence; default: what fits")
+    parser.add_argument("--max-sequences", type=int, default=limits.sequences, help="waiting and running")
+    parser.add_argument("--stall-seconds", type=float, default=limits.stall_seconds,
+                        help="until a client that does not read is dropped")  # fmt: skip
+    parser.add_argument("--drain-seconds", type=float, default=limits.drain_seconds,
+                        help="for running requests after SIGTERM")  # fmt: skip
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    folders = named_folders(options.checkpoints)
+    first = options.first or list(folders)[-1]
+    if first not in folders:
+        raise ValueError(f"--first {first} is not among the checkpoints {', '.join(folders)}")
+    key = options.api_key or os.environ.get(KEY_VARIABLE) or None
+    loopback = options.host in LOOPBACK
+    if not loopback and key is None:
+        raise ValueError(
+            f"--host {options.host} is open to other machines: give --api-key or set {KEY_VARIABLE}, "
+            "or leave --host out"
+        )
+    limits = Limits(
+        body_bytes=options.max_body_bytes,
+        prompt_tokens=options.max_prompt_tokens,
+        max_tokens=options.max_tokens,
+        sequences=options.max_sequences,
+        stall_seconds=options.stall_seconds,
+        drain_seconds=options.drain_seconds,
+    )
+    app = make_app(
+        folders, first, opener(options.device, limits), limits=limits, api_key=key, loopback=loopback
+    )
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        http=guarded_protocol(limits),
+        ws="none",
+        log_level="warning",
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=limits.drain_seconds,
+    )
+    server = AnnouncingServer(config, f"{first}, with {len(folders)} checkpoints to choose from")
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    return 0
+
+
+class AnnouncingServer(uvicorn.Server):
+    """Says where the page is, once it is there."""
+
+    def __init__(self, config: uvicorn.Config, text: str):
+        super().__init__(config)
+        self._text = text
+
+    async def startup(self, sockets=None) -> None:
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"serving {self._text}", flush=True)
+        print(
+            f"chat page: http://{shown}:{port}/   API: http://{shown}:{port}/v1   (Ctrl-C ends)", flush=True
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Tokens as text: stop strings cut out of a stream, and how log-probabilities name a token."""
+
+from model.chat.tokenizer import Tokenizer
+
+
+class StopCutter:
+    """Passes text on up to the first stop string; what may be the beginning of one is held back."""
+
+    def __init__(self, stops: list[str]):
+        self._stops, self._held, self._found = stops, "", False
+
+    def feed(self, text: str) -> str:
+        """The part of the text so far that is certain to stand before every stop string."""
+        if self._found or not self._stops:
+            return "" if self._found else text
+        text = self._held + text
+        places = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
+        if places:
+            self._found, self._held = True, ""
+            return text[: min(places)]
+        end = len(text) - max(_begun(text, stop) for stop in self._stops)
+        self._held = text[end:]
+        return text[:end]
+
+    def flush(self) -> str:
+        """What was held back, as nothing follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun(text: str, stop: str) -> int:
+    """Length of the longest end of the text that is a beginning of the stop string."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+def token_name(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token's text; where its bytes are no text by themselves, ``bytes:\\xe2\\x80`` as OpenAI writes it."""
+    data = tokenizer.token_bytes(token_id)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
