@@ -49,12 +49,13 @@ class EvalSets:
         section, shown = self.section, self.section.samples_kept
         base = checkpoint in BASE_STAGES
         count = section.base_items_per_family if base else section.items_per_family
+        new_tokens = section.base_max_new_tokens if base else section.max_new_tokens
         tasks = _first_of_each(self.tasks, lambda i: (i.task.environment, i.task.family, i.mode), count)
         return [
             BitsPerByte(self.short, section.length, shown),
             SparseAttention(self.long, section.long_length),
             LongContext(self.long_context, section.long_context_new_tokens, shown),
-            Environments(tasks, section.max_new_tokens, samples=shown),
+            Environments(tasks, new_tokens, samples=shown),
         ]
 
 
