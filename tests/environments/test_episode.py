@@ -127,16 +127,23 @@ def test_a_refused_expression_is_an_error_message_and_not_the_end(argument):
                                   "lookup/two", "dialogue/next", "dialogue/total"])  # fmt: skip
 def test_mistakes_are_wrong_and_can_be_put_right(name):
     environment, family = CATALOG[name.split("/")[0]], name.split("/")[1]
-    for seed in range(100):
-        task = environment.make_task(family, seed)
-        for mode in MODES:
-            wrong = environment.mistake(task, mode, random.Random(seed))
-            right = environment.oracle(task, mode)
-            assert wrong != right[0]
-            assert bool(wrong.get("reasoning_content")) == (mode != "off")
-            _, verdict = asyncio.run(play(environment, task, [wrong, *right]))
-            assert verdict.reward in (CORRECTED, 1.0)
-            assert asyncio.run(play(environment, task, [wrong]))[1].reward == 0.0
+
+    async def check(task, mode):
+        wrong = environment.mistake(task, mode, random.Random(task.seed))
+        right = environment.oracle(task, mode)
+        assert wrong != right[0]
+        assert bool(wrong.get("reasoning_content")) == (mode != "off")
+        _, corrected = await play(environment, task, [wrong, *right])
+        assert corrected.reward in (CORRECTED, 1.0)
+        _, left = await play(environment, task, [wrong])
+        assert left.reward == 0.0
+
+    async def check_all():
+        for seed in range(100):
+            for mode in MODES:
+                await check(environment.make_task(family, seed), mode)
+
+    asyncio.run(check_all())
 
 
 def test_kept_thinking_is_shorter_than_thinking_anew():
