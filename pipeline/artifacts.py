@@ -119,7 +119,8 @@ def require_free_space(folder: Path, needed_bytes: int) -> None:
 
 
 def _fsync(path: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+    refusal = OSError if path.is_dir() else ()  # some file systems refuse to sync a folder
+    with contextlib.suppress(refusal):
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)

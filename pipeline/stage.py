@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import artifacts
+from pipeline.disk import full_disk_in_one_sentence
 from pipeline.errors import UserError, run_command
 from pipeline.graph import Stage, load_graph
 from pipeline.progress import Progress
@@ -47,7 +48,7 @@ class Context:
     stage: str
     recipe: "Sections"  # ``context.recipe.model``; only sections that dvc.yaml lists
     section: Any  # the stage's own section
-    seed: int
+    seed: int  # ``data_seed`` for the stages that list it, else ``seed``
     inputs: dict[str, Path]  # verified artifact folder of each input stage
     input_records: dict[str, dict]
     out: Path  # write the payload here; it is published after ``run`` returns
@@ -93,39 +94,55 @@ def execute(
         _end_with_parent()
     final = artifacts.artifact_dir(recipe.name, name)
     scratch = artifacts.run_dir(recipe.name, name)
-    scratch.mkdir(parents=True, exist_ok=True)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(scratch):
-        artifacts.recover(final)
-        inputs = {source: artifacts.artifact_dir(recipe.name, source) for source in stage.inputs}
-        records = {source: artifacts.verify(folder) for source, folder in inputs.items()}
-        identity_parts = identity_of(stage, recipe, records)
-        identity = artifacts.digest_of(identity_parts)
-        force = force or os.environ.get(FORCE) == "1"
-        if not force and is_current(final, identity):
-            print(f"{name}: up to date", file=sys.stderr)
-            return
-        _claim_scratch(scratch, identity, force)
-        sections = Sections(recipe, stage.sections)
-        started = time.time()
-        draft = final.with_name(f".{name}.draft")
-        draft.mkdir()
-        metrics = Metrics(scratch, recipe.name, name, identity, sections.resolved(), records)
-        context = Context(
-            stage=name, recipe=sections, section=getattr(recipe, name, None), seed=recipe.seed, inputs=inputs,
-            input_records=records, out=draft, scratch=scratch, identity=identity,
-            progress=Progress(scratch, name), metrics=metrics,
-        )  # fmt: skip
-        try:
-            result = _run_guarded(run, context)
+    with full_disk_in_one_sentence(name, final.parent, scratch):
+        scratch.mkdir(parents=True, exist_ok=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(scratch):
+            artifacts.recover(final)
+            inputs = {source: artifacts.artifact_dir(recipe.name, source) for source in stage.inputs}
+            records = {source: artifacts.verify(folder) for source, folder in inputs.items()}
+            identity_parts = identity_of(stage, recipe, records)
+            identity = artifacts.digest_of(identity_parts)
+            force = force or os.environ.get(FORCE) == "1"
+            if not force and is_current(final, identity):
+                print(f"{name}: up to date", file=sys.stderr)
+                return
+            _claim_scratch(scratch, identity, force)
+            _make(stage, recipe, run, identity_parts, inputs, records)
+
+
+def _make(
+    stage: Stage, recipe: Recipe, run: Callable[[Context], dict[str, float]], identity_parts: dict,
+    inputs: dict[str, Path], records: dict[str, dict],
+) -> None:  # fmt: skip
+    """Run the stage into a draft folder and publish it; a failure leaves the old artifact as it was."""
+    name, sections, started = stage.name, Sections(recipe, stage.sections), time.time()
+    final, scratch = artifacts.artifact_dir(recipe.name, name), artifacts.run_dir(recipe.name, name)
+    identity = artifacts.digest_of(identity_parts)
+    draft = final.with_name(f".{name}.draft")
+    draft.mkdir()
+    metrics = Metrics(scratch, recipe.name, name, identity, sections.resolved(), records)
+    context = Context(
+        stage=name, recipe=sections, section=getattr(recipe, name, None), seed=_seed(stage, recipe),
+        inputs=inputs, input_records=records, out=draft, scratch=scratch, identity=identity,
+        progress=Progress(scratch, name), metrics=metrics,
+    )  # fmt: skip
+    try:
+        with full_disk_in_one_sentence(name, draft, scratch):  # asked while the draft still fills the disk
+            result = run(context)
             (draft / METRICS).write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
             record = artifacts.publish(draft, final, _record(context, identity_parts, result, started))
-        except BaseException as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            metrics.close(failed=str(error) or type(error).__name__)
-            raise
-        metrics.finish(record)
-        print(f"{name}: done in {record['seconds']:.1f} s -> {final}", file=sys.stderr)
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        metrics.close(failed=str(error) or type(error).__name__)
+        raise
+    metrics.finish(record)
+    print(f"{name}: done in {record['seconds']:.1f} s -> {final}", file=sys.stderr)
+
+
+def _seed(stage: Stage, recipe: Recipe) -> int:
+    """The seed among the stage's sections: data stages have one of their own."""
+    return recipe.seed if "data_seed" not in stage.sections else recipe.data_seed
 
 
 def identity_of(stage: Stage, recipe: Recipe, records: dict[str, dict]) -> dict:
@@ -148,24 +165,6 @@ def is_current(folder: Path, identity: str) -> bool:
     except UserError:
         return False
     return True
-
-
-def _run_guarded(run: Callable[[Context], dict[str, float]], context: Context) -> dict[str, float]:
-    """Run the stage; a full disk becomes one sentence."""
-    try:
-        return run(context)
-    except OSError as error:
-        if error.errno in (28, 122) or error.errno is None and _is_full(context.out):  # no space left, quota
-            raise UserError(
-                f"the disk is full while stage {context.stage} writes {error.filename or context.out}: "
-                "free some space and start it again"
-            ) from error
-        raise
-
-
-def _is_full(folder: Path) -> bool:
-    """Whether nothing more fits: numpy reports a short write without saying why."""
-    return shutil.disk_usage(folder).free < 2**20
 
 
 def _record(context: Context, identity_parts: dict, metrics: dict, started: float) -> dict:
@@ -237,7 +236,7 @@ def _claim_scratch(scratch: Path, identity: str, force: bool) -> None:
         for path in scratch.iterdir():
             if path.name not in ("lock", "log.txt", "cache"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    owner.write_text(identity)
+        owner.write_text(identity)  # only here: a full disk must not empty the name on good checkpoints
 
 
 def _end_with_parent() -> None:
