@@ -1,4 +1,4 @@
-"""``glm5 chat`` and ``glm5 serve``: find the checkpoints of a recipe and hand over to the model's own programs."""
+"""``glm5 chat`` and ``glm5 serve``: find a recipe's checkpoints and hand over to the model's own programs."""
 
 import os
 import sys

@@ -39,6 +39,7 @@ export class Conversation {
     const stopping = (this.stopping = new AbortController());
     this.changed();
     const views = [];
+    const turns = [];
     const start = this.messages.length;
     const again = () => {
       if (this.running) return;
@@ -50,12 +51,16 @@ export class Conversation {
       for (let round = 0; round < MOST_ROUNDS; round++) {
         const view = new AnswerView();
         views.push(view);
-        const turn = await this.sample(view, stopping.signal, again);
-        if (!turn.tool_calls || !(await this.useTools(turn.cards, stopping.signal))) return;
+        const turn = await this.sample(view, stopping.signal);
+        turns.push(turn);
+        if (!turn.calling || !(await this.useTools(turn.cards, stopping.signal))) {
+          view.finish(facts(turns), again);
+          return;
+        }
       }
       showFault("The model kept calling tools, so it was stopped.");
     } catch (error) {
-      views.at(-1)?.finish([]);
+      views.at(-1)?.rest();
       const busy = error.status === 429 || error.status === 503 || error.status === 0;
       showFault(error.message, busy ? "Try again" : null, busy ? again : null);
     } finally {
@@ -65,7 +70,7 @@ export class Conversation {
   }
 
   /** One answer of the model, put behind the messages, a stopped one with what it had. */
-  async sample(view, signal, again) {
+  async sample(view, signal) {
     const { model, temperature, most, thinking, tools } = this.settings();
     const request = {
       model, temperature, messages: this.messages,
@@ -83,16 +88,22 @@ export class Conversation {
       this.used = turn.usage?.total_tokens ?? this.used;
     }
     this.messages.push(turn.message());
-    view.finish(turn.facts(), again);
+    view.rest();
     return turn;
   }
 
-  /** Run the calls, or let the person answer them. Returns whether all have a result. */
+  /** Run the calls, or let the person answer them. Returns whether all have a result; if not, they are forgotten. */
   async useTools(cards, signal) {
+    const asking = this.messages.at(-1);
+    const before = this.messages.length;
     for (const { call, card } of cards) {
       let result = runTool(call.function.name, call.function.arguments);
       if (result === null) result = await askResult(card, call.function.name, signal);
-      if (result === null || signal.aborted) return false;
+      if (result === null || signal.aborted) {
+        this.messages.length = before;
+        delete asking.tool_calls;
+        return false;
+      }
       showResult(card, result);
       this.messages.push({ role: "tool", tool_call_id: call.id, content: result });
     }
@@ -107,7 +118,7 @@ class Turn {
     this.started = performance.now();
   }
 
-  get tool_calls() {
+  get calling() {
     return this.cards.length > 0 && !this.stopped;
   }
 
@@ -148,25 +159,26 @@ class Turn {
   }
 
   message() {
-    const calls = this.tool_calls ? this.cards.map(({ call }) => call) : null;
+    const calls = this.calling ? this.cards.map(({ call }) => call) : null;
     return {
       role: "assistant", content: this.content,
       ...(this.reasoning ? { reasoning_content: this.reasoning } : {}),
       ...(calls ? { tool_calls: calls } : {}),
     };
   }
+}
 
-  /** Short facts for the line below the answer. */
-  facts() {
-    const parts = [`${this.tokens} tokens`];
-    if (this.tokens > 1 && this.last > this.first) {
-      parts.push(`${Math.round((this.tokens - 1) / ((this.last - this.first) / 1000))} tokens/s`);
-    }
-    if (this.first) parts.push(`first after ${Math.round(this.first - this.started)} ms`);
-    if (this.version) parts.push(`weights ${this.version}`);
-    if (this.stopped) parts.push("stopped");
-    else if (this.reason === "length") parts.push("cut off at the limit");
-    else if (!this.content && !this.cards.length) parts.push("no answer");
-    return parts;
-  }
+/** Short facts for the line below an answer that took these turns. */
+function facts(turns) {
+  const last = turns.at(-1);
+  const timed = turns.filter((turn) => turn.tokens > 1);
+  const seconds = timed.reduce((sum, turn) => sum + (turn.last - turn.first) / 1000, 0);
+  const parts = [`${turns.reduce((sum, turn) => sum + turn.tokens, 0)} tokens`];
+  if (seconds > 0) parts.push(`${Math.round(timed.reduce((sum, turn) => sum + turn.tokens - 1, 0) / seconds)} tokens/s`);
+  if (turns[0].first) parts.push(`first after ${Math.round(turns[0].first - turns[0].started)} ms`);
+  if (last.version) parts.push(`weights ${last.version}`);
+  if (last.stopped) parts.push("stopped");
+  else if (last.reason === "length") parts.push("cut off at the limit");
+  else if (!last.content && !last.cards.length) parts.push("no answer");
+  return parts;
 }

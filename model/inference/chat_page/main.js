@@ -7,6 +7,8 @@ import { element, showFault } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const STORE = "glm5-settings";
+// Stages before the chats: their checkpoints continue text and do not answer.
+const BASE = ["pretrain", "midtrain", "dsa_warmup", "dsa_adapt"];
 let contexts = {};
 
 const chosenTools = () => [...document.querySelectorAll("#tools input:checked")].map((box) => box.value);
@@ -29,6 +31,7 @@ function draw() {
   const context = contexts[$("model").value];
   const parts = [];
   if (!empty && conversation.used) parts.push(`${conversation.used}${context ? ` of ${context}` : ""} tokens used`);
+  if (BASE.includes($("model").value.split("/").at(-1))) parts.push("not trained to chat yet");
   if (chosenTools().length) parts.push(`tools: ${chosenTools().join(", ")}`);
   $("count").textContent = parts.join(" · ");
 }

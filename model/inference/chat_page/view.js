@@ -23,9 +23,11 @@ function keepingEnd(change) {
 
 export function clearLog() {
   log.replaceChildren();
+  scroller.scrollTop = 0;
 }
 
 export function showUser(text) {
+  for (const button of log.querySelectorAll(".meta button")) button.remove(); // only the last answer is sampled again
   log.append(element("div", { class: "user" }, element("p", {}, text)));
   scroller.scrollTop = scroller.scrollHeight;
 }
@@ -75,8 +77,12 @@ export class AnswerView {
     return card;
   }
 
-  finish(parts, again) {
+  rest() {
     this.root.classList.remove("waiting");
+  }
+
+  finish(parts, again) {
+    this.rest();
     keepingEnd(() => {
       if (!parts.length) return;
       const meta = element("p", { class: "meta" }, ...parts.map((part) => element("span", {}, part)));

@@ -4,7 +4,6 @@ Read next: ``chat.py`` (a request from body to answer), ``generation.py``, ``che
 """
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -100,7 +99,6 @@ class CountRequests:
 
     def __init__(self, app: ASGIApp):
         self._app = app
-        self._log = logging.getLogger("glm5.server")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -116,6 +114,9 @@ class CountRequests:
 
         try:
             await self._app(scope, receive, noting)
+        except Exception:
+            status = 500
+            raise
         finally:
             route = scope.get("route")
             path = getattr(route, "path", "other")

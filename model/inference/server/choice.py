@@ -1,4 +1,4 @@
-"""One choice of a chat answer, built from its tokens: OpenAI's deltas while it grows, its message at the end."""
+"""One choice of a chat answer, from its tokens: OpenAI's deltas while it grows, its message at the end."""
 
 import json
 from typing import Any

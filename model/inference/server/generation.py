@@ -39,15 +39,15 @@ class Server:
         return Generation(self, loaded, sequences)
 
     def room(self, loaded: Loaded, prompt_tokens: int, asked: int | None) -> int:
-        """How many tokens may be sampled after a prompt. Raises ``ApiError`` 400 for one that does not fit."""
+        """How many tokens may be sampled after a prompt. Raises ``ApiError`` 400 where none fits."""
         most_prompt = min(self.limits.prompt_tokens or loaded.context, loaded.context)
         if prompt_tokens > most_prompt:
             raise too_long(f"{prompt_tokens} tokens", most_prompt)
         room = loaded.context - prompt_tokens
         if asked is not None and asked > room:
             raise ApiError(
-                400, f"{prompt_tokens} tokens of prompt and {asked} to sample are more than the model's context "
-                f"of {loaded.context}", param="max_tokens", code="context_length_exceeded",
+                400, f"{prompt_tokens} tokens of prompt and {asked} to sample are more than the model's "
+                f"context of {loaded.context}", param="max_tokens", code="context_length_exceeded",
             )  # fmt: skip
         return min(room if asked is None else asked, self.limits.max_tokens or room)
 
@@ -79,7 +79,7 @@ class Generation:
         self._closed = False
 
     def start(self, jobs: Iterable[Job]) -> None:
-        """Submit the sequences. Raises ``ApiError``: 422 where one cannot be sampled, 429 for a full queue."""
+        """Submit the sequences. Raises ``ApiError``: 422 for one that is refused, 429 for a full queue."""
         try:
             for job in jobs:
                 self._streams.append(self.loaded.engine.submit(job.prompt, job.params))

@@ -14,10 +14,10 @@ class StopCutter:
         if self._found or not self._stops:
             return "" if self._found else text
         text = self._held + text
-        places = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
-        if places:
+        found = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stops if stop in text]
+        if found:
             self._found, self._held = True, ""
-            return text[: min(places)]
+            return text[: min(found)[1]]  # the one that is complete first, as the sampler ends with it
         end = len(text) - max(_begun(text, stop) for stop in self._stops)
         self._held = text[end:]
         return text[:end]
