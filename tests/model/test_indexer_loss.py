@@ -130,7 +130,9 @@ def test_a_share_of_the_rows_pays_like_these_rows_alone(make_model, mode):
     share = model(tokens, start_BT=start, attention=mode, indexer_loss=0.4).indexer_kl_L
     alone = model(tokens[:2], start_BT=start[:2], attention=mode, indexer_loss=1.0).indexer_kl_L
     torch.testing.assert_close(share, alone)
-    assert not torch.allclose(share, model(tokens, start_BT=start, attention=mode, indexer_loss=1.0).indexer_kl_L)
+    assert not torch.allclose(
+        share, model(tokens, start_BT=start, attention=mode, indexer_loss=1.0).indexer_kl_L
+    )
 
 
 def test_the_loss_of_warm_up_is_that_of_a_whole_training_step(make_model):
