@@ -4,6 +4,7 @@ DVC and the Prefect worker both leave their children running when they are kille
 for SIGTERM when its parent dies, and ending one means ending its group.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 SECONDS_TO_SAVE = 60.0  # between SIGTERM, on which a training stage saves a checkpoint, and SIGKILL
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -47,9 +48,8 @@ def run_child(
     When ``stop`` is set, the time limit is over or an exception passes through here, the child's whole group
     is ended first.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a", encoding="utf-8") as file:
-        file.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n")
+    with _open_log(log) as file:
+        _log(file, f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n")
         child = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", start_new_session=True,
@@ -118,10 +118,24 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _read(child: subprocess.Popen, file, kept: list[str], on_line: Callable[[str], None]) -> None:
+def _open_log(path: Path) -> BinaryIO:
+    """The log to append to; on a disk that is full the lines are shown and kept nowhere."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "ab", buffering=0)
+    except OSError:
+        return open(os.devnull, "ab", buffering=0)
+
+
+def _log(file: BinaryIO, text: str) -> None:
+    """A line that cannot be written must not stop the reading: the child would wait for a full pipe."""
+    with contextlib.suppress(OSError):
+        file.write(text.encode())
+
+
+def _read(child: subprocess.Popen, file: BinaryIO, kept: list[str], on_line: Callable[[str], None]) -> None:
     for line in child.stdout:
-        file.write(line)
-        file.flush()
+        _log(file, line)
         line = line.rstrip()
         kept.append(line)
         del kept[:-LINES_KEPT]

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from flows.child import Exit, run_child
 from flows.parameters import activate
-from pipeline import artifacts
+from pipeline import artifacts, surroundings
 from pipeline.graph import Stage, ancestors
+from pipeline.recipe import load_recipe
 from pipeline.stage import END_WITH_PARENT, FORCE
 
 LOG = "log.txt"
 SECONDS_BETWEEN_TRIES = 1.0
+SECONDS_FOR_STATUS = 600.0  # DVC reads every artifact that it has not seen yet
 # What DVC says when another process of it holds a file, and what a stage says when it runs already.
 BUSY = ("is busy, it is being blocked by", "Unable to acquire lock", "another process is running this stage")
 DATA_STAGE_NICENESS = 5  # so that data work beside a training stage does not slow it
@@ -70,16 +72,24 @@ def prepare(recipe: str) -> list[str]:
 def unchanged(graph: dict[str, Stage], selected: list[str], recipe: str) -> set[str]:
     """The selected stages that DVC would skip: one question for all instead of a child process for each.
 
-    Asked before a run starts. When DVC cannot tell (another run holds its files), the answer is none.
+    Asked before a run starts. When DVC cannot tell (another run holds its files), the answer is none. What
+    DVC does not watch, the sources of ``collect``, is looked at here.
     """
     if not uses_dvc(recipe):
         return set()
     targets = {f"{name}@{recipe}": name for name in selected}
     command = [sys.executable, "-m", "dvc", "status", "--json", *targets]
-    done = subprocess.run(command, env=_environment(False), capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            command, env=_environment(False), capture_output=True, text=True, timeout=SECONDS_FOR_STATUS
+        )
+    except subprocess.TimeoutExpired:
+        return set()
     if done.returncode:
         return set()
     changed = {targets[key] for key in json.loads(done.stdout) if key in targets}
+    loaded = load_recipe(recipe)
+    changed |= {name for name in selected if surroundings.changed(graph[name], loaded)}
     found: set[str] = set()
     for name in selected:
         known = artifacts.read_record(artifacts.artifact_dir(recipe, name)) is not None
@@ -100,7 +110,10 @@ def run(
     name = Path(recipe).stem if recipe.endswith((".yaml", ".yml")) else recipe
     folder = artifacts.artifact_dir(name, stage.name)
     log = artifacts.run_dir(name, stage.name) / LOG
-    command = _dvc_command(stage, name, force) if uses_dvc(recipe) else _bare_command(stage, recipe)
+    if uses_dvc(recipe):  # DVC does not see that a source changed; the stage itself does, once it is started
+        command = _dvc_command(stage, name, force or surroundings.changed(stage, load_recipe(recipe)))
+    else:
+        command = _bare_command(stage, recipe)
     started = time.time()
     while True:
         ended = run_child(
@@ -157,6 +170,11 @@ def _failure(stage: Stage, ended: Exit, log: Path) -> StageFailed:
     for line in reversed(ended.lines):
         if line.startswith("error: "):
             return StageFailed(f"{stage.name}: {line.removeprefix('error: ')}", killed)
+    if any("No space left on device" in line for line in ended.lines):  # DVC's own words
+        sentence = (
+            f"the disk is full: free some space and start it again; what was finished is kept (see {log})"
+        )
+        return StageFailed(f"{stage.name}: {sentence}", killed=False)
     if killed:
         return StageFailed(f"{stage.name}: its process was killed (out of memory?); see {log}", killed)
     return StageFailed(f"{stage.name}: {_last_of_traceback(ended.lines)} (see {log})", killed)

@@ -1,5 +1,6 @@
 """The one exception whose text is meant for the person who runs a command."""
 
+import errno
 import sys
 from collections.abc import Callable
 
@@ -18,6 +19,16 @@ def run_command(main: Callable[[], int | None]) -> None:
         sys.exit(main() or 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        place = error.filename or "this folder"
+        print(
+            f"error: the disk of {place} is full: free some space and start again",
+            file=sys.stderr,
+            flush=True,
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept", file=sys.stderr, flush=True)

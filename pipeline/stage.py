@@ -33,6 +33,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.graph import Stage, load_graph
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe, load_recipe
+from pipeline.surroundings import surroundings
 from pipeline.tracking import Metrics
 
 METRICS = "metrics.json"
@@ -146,12 +147,16 @@ def _seed(stage: Stage, recipe: Recipe) -> int:
 
 
 def identity_of(stage: Stage, recipe: Recipe, records: dict[str, dict]) -> dict:
-    """What decides a stage's result: its sections, its inputs' content and, for data stages, its code."""
+    """What decides a stage's result: its sections, its inputs' content, for data stages its code, and for the
+    stage that reads outside the repository the state of what it reads.
+    """
+    outside = surroundings(stage, recipe)
     return {
         "stage": stage.name,
         "sections": {name: _plain(getattr(recipe, name)) for name in stage.sections},
         "inputs": {source: record["content"] for source, record in records.items()},
         "code": artifacts.hash_code(stage.code),
+        **({"surroundings": outside} if outside else {}),
     }
 
 
@@ -172,7 +177,7 @@ def _record(context: Context, identity_parts: dict, metrics: dict, started: floa
         "stage": context.stage,
         "recipe": context.recipe.name,
         "identity": context.identity,
-        **{key: identity_parts[key] for key in ("sections", "inputs", "code")},
+        **{key: value for key, value in identity_parts.items() if key != "stage"},
         "seed": context.seed,
         "metrics": metrics,
         "facts": context.facts,

@@ -74,8 +74,13 @@ def _difference(stage: Stage, recipe: Recipe, record: dict, found: dict[str, Sta
     if missing:
         return f"input {missing[0]} is missing"
     now = identity_of(stage, recipe, {name: found[name].record for name in stage.inputs})
-    for kind, word in (("sections", ""), ("inputs", "input "), ("code", "code ")):
-        before, after = record[kind], now[kind]
+    for kind, word in (
+        ("sections", ""),
+        ("inputs", "input "),
+        ("code", "code "),
+        ("surroundings", "source "),
+    ):
+        before, after = record.get(kind, {}), now.get(kind, {})
         changed = [key for key in {**after, **before} if after.get(key) != before.get(key)]
         if kind == "sections":
             changed = [path for key in changed for path in _changes(before.get(key), after.get(key), key)]

@@ -82,6 +82,20 @@ def test_through_dvc_nothing_changed_then_one_stage_changed(finished, glm5, dvc)
     assert "up to date" in dvc("status")
 
 
+def test_files_of_a_folder_source_that_changed_are_seen_though_dvc_does_not_watch_them(repository, glm5):
+    (repository / "mine").mkdir()
+    (repository / "mine/a.txt").write_text("one")
+    sources = [{"kind": "folder", "name": "mine", "path": "mine"}]
+    recipe = {"extends": "tiny", "collect": {"sources": sources}, "pretrain_data": {"mix": {"mine": 1.0}}}
+    (repository / "recipes/own.yaml").write_text(yaml.safe_dump(recipe))
+    assert "1 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
+    assert "0 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
+    (repository / "mine/a.txt").write_text("two")
+    assert "source mine changed" in glm5(repository, "status", "--recipe", "own").stdout
+    assert "1 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
+    assert "0 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
+
+
 def test_what_was_pushed_to_a_folder_is_pulled_back(finished, dvc):
     before = values(finished, "sft")
     dvc("remote", "add", "--local", "--default", "store", str(finished.parent / "store"))
