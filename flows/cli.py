@@ -20,7 +20,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     run = commands.add_parser("run", help="run the stages of a recipe, or one of them, with no server")
-    run.add_argument("stage", nargs="*", help="only these stages; none for all")
     _add_selection(run)
 
     pipeline = commands.add_parser("pipeline", help="the same through Prefect: `make pipeline`")
@@ -67,9 +66,9 @@ def _add_reading(commands: "argparse._SubParsersAction") -> None:
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stage", nargs="*", help="only these stages; none for all")
     parser.add_argument("--recipe", default="tiny", help="a name in recipes/ (default: tiny)")
     parser.add_argument("--from", dest="start", metavar="STAGE", help="only this stage and all that follow")
-    parser.add_argument("--only", nargs="+", default=[], metavar="STAGE", help="only these stages")
     parser.add_argument("--force", action="store_true", help="run although up to date")
     parser.add_argument(
         "--set", dest="assignments", action="append", default=[], metavar="KEY=VALUE",
@@ -85,9 +84,12 @@ def _require_prefect() -> None:
 def _run_plain(arguments: argparse.Namespace) -> int:
     from flows.plain import run_pipeline
 
-    only = (*arguments.stage, *arguments.only)
     return run_pipeline(
-        arguments.recipe, arguments.start, only, arguments.force, tuple(arguments.assignments)
+        arguments.recipe,
+        arguments.start,
+        tuple(arguments.stage),
+        arguments.force,
+        tuple(arguments.assignments),
     )
 
 
@@ -98,7 +100,7 @@ def _run_prefect(arguments: argparse.Namespace) -> int:
     return run_through_prefect(
         arguments.recipe,
         arguments.start,
-        arguments.only,
+        arguments.stage,
         arguments.force,
         arguments.assignments,
         arguments.port,

@@ -5,12 +5,17 @@ The graph is read from ``dvc.yaml``. Each stage is a task that runs a child proc
 
 import sys
 
+from flows import cli
+
+if __name__ == "__main__":  # before Prefect is imported: it is not needed here, and need not be installed
+    cli.main(["run", *sys.argv[1:]])
+
 from prefect import flow
 from prefect.futures import PrefectFuture
 from prefect.states import Completed, Failed, State
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import cli, executors
+from flows import executors
 from flows.stage import GRAPH, RecipeName, StageName, skip_task, stage_task, start_run, stop
 from flows.ui import show_report
 from pipeline.graph import select
@@ -60,7 +65,3 @@ def _final_state(recipe: str, futures: dict[str, PrefectFuture]) -> State:
     if "report" in futures:
         show_report(recipe)
     return Completed(message=f"{len(futures)} stages are up to date")
-
-
-if __name__ == "__main__":
-    cli.main(["run", *sys.argv[1:]])

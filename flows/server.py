@@ -52,8 +52,7 @@ def start(port: int | None = None) -> str:
     LOGS.mkdir(parents=True, exist_ok=True)
     api = os.environ.get("PREFECT_API_URL") or _start_server(port)
     os.environ.update(environment(api))
-    if _alive(_read("worker")) is None:
-        _start_worker()
+    ensure_worker()
     return api
 
 
@@ -63,11 +62,7 @@ def stop() -> list[str]:
     for name in ("worker", "server"):
         process = _alive(_read(name))
         if process is not None:
-            process.terminate()
-            with contextlib.suppress(psutil.TimeoutExpired):
-                process.wait(40)
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+            _end(process)
             ended.append(f"{name} (process {process.pid})")
         (HOME / f"{name}.json").unlink(missing_ok=True)
     return ended
@@ -92,7 +87,12 @@ def deploy() -> bool:
     if stamp.exists() and stamp.read_text() == wanted:
         return False
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_TO_START
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"prefect deploy did not end in {SECONDS_TO_START:.0f} s: start again") from None
     (LOGS / "deploy.log").write_text(done.stdout)
     if done.returncode:
         last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
@@ -113,12 +113,38 @@ def log_of(name: str) -> Path:
     return LOGS / f"{name}.log"
 
 
+def mark() -> str:
+    """The tag of flow runs whose processes belong to this clone on this machine."""
+    return f"{socket.gethostname()}:{os.getcwd()}"
+
+
 def ensure_worker() -> bool:
-    """Start a worker when none runs any more. Returns whether it did."""
-    if _alive(_read("worker")) is not None:
-        return False
+    """Start a worker when none asks this server for work. Returns whether it did.
+
+    A worker of a server that is gone is ended; one whose server answers may have runs, so it is left alone
+    and ``UserError`` says what to do.
+    """
+    api, state = os.environ["PREFECT_API_URL"], _read("worker")
+    process = _alive(state)
+    if process is not None:
+        if state["api"] == api:
+            return False
+        if _answers(state["api"]):
+            raise UserError(
+                f"this clone's worker asks the server at {state['api']} for work and not the one at {api}: "
+                "`make stop` ends it, or set PREFECT_API_URL to its server"
+            )
+        _end(process)
     _start_worker()
     return True
+
+
+def _end(process: psutil.Process) -> None:
+    process.terminate()
+    with contextlib.suppress(psutil.TimeoutExpired):
+        process.wait(40)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def _start_server(port: int | None) -> str:

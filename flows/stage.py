@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from prefect import Flow, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
 from prefect.context import get_run_context
 from prefect.runtime import flow_run
 
-from flows import executors
+from flows import executors, server
 from flows.executors import Listener, StageFailed
 from flows.parameters import override
 from flows.ui import ProgressArtifact, show_result
@@ -84,7 +85,10 @@ def skip_task(stage: str) -> Any:
 
 
 def start_run(recipe: str) -> None:
-    """Before the first stage of a flow run: name the run for MLflow, make the recipe known to DVC."""
+    """Before the first stage of a flow run: whose it is, its name for MLflow, the recipe known to DVC."""
+    if server.mark() not in flow_run.tags:  # it was started from a form
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(flow_run.id, tags=[*flow_run.tags, server.mark()])
     os.environ[PARENT] = f"{flow_run.flow_name} {flow_run.name or time.strftime('%H:%M:%S')}"
     for message in executors.prepare(recipe):
         get_run_logger().info(message)

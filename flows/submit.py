@@ -1,23 +1,25 @@
 """Run the full pipeline through Prefect and show it in the terminal: what ``make pipeline`` does."""
 
 import os
+import socket
 import time
 from typing import Any
 
 import httpx
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, WorkPoolCreate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    FlowRunFilterTags,
     TaskRunFilter,
     TaskRunFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectAlreadyExists
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Cancelling, Crashed
 from prefect.workers.process import ProcessWorker
 
@@ -27,6 +29,7 @@ from pipeline import artifacts
 from pipeline.errors import UserError
 
 DEPLOYMENT = "full-pipeline/full-pipeline"
+ACCELERATOR = "accelerator"  # as flows.stage names it
 ACCELERATORS = 1  # stages that train or sample at the same time on this machine
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_WITHOUT_SERVER = 20.0
@@ -45,20 +48,30 @@ def prepare(view: View) -> None:
             client.create_work_pool(pool)
         except ObjectAlreadyExists:
             pass
-        client.upsert_global_concurrency_limit_by_name("accelerator", ACCELERATORS)
+        ensure_limit(client)
         for name in close_dead_runs(client):
             view.say(f"flow run {name} had died; its finished stages are kept")
     if server.deploy():
         view.say("deployed prefect.yaml")
 
 
+def ensure_limit(client: SyncPrefectClient) -> None:
+    """Make the limit of stages that train side by side; one that is there was perhaps changed in the UI."""
+    try:
+        client.read_global_concurrency_limit_by_name(ACCELERATOR)
+    except ObjectNotFound:
+        limit = GlobalConcurrencyLimitCreate(name=ACCELERATOR, limit=ACCELERATORS)
+        client.create_global_concurrency_limit(limit)
+
+
 def close_dead_runs(client: SyncPrefectClient) -> list[str]:
-    """Mark as crashed the runs whose process on this machine is gone: nothing else ever would."""
+    """Mark as crashed this clone's runs on this machine whose process is gone: nothing else ever would."""
     states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING]))
+    mine = FlowRunFilter(state=states, tags=FlowRunFilterTags(all_=[server.mark()]))
     closed = []
-    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=states)):
-        number = (run.infrastructure_pid or "").rpartition(":")[2]
-        if number.isdigit() and not psutil.pid_exists(int(number)):
+    for run in client.read_flow_runs(flow_run_filter=mine):
+        host, _, number = (run.infrastructure_pid or "").rpartition(":")
+        if host in ("", socket.gethostname()) and number.isdigit() and not psutil.pid_exists(int(number)):
             client.set_flow_run_state(run.id, Crashed(message="its process is gone"), force=True)
             closed.append(run.name)
     return closed
@@ -67,7 +80,7 @@ def close_dead_runs(client: SyncPrefectClient) -> list[str]:
 def run_and_watch(parameters: dict[str, Any], view: View) -> int:
     """Submit the full pipeline, follow it to its end and return the exit status."""
     since = time.time()
-    run = run_deployment(DEPLOYMENT, parameters=parameters, timeout=0)
+    run = run_deployment(DEPLOYMENT, parameters=parameters, timeout=0, tags=[server.mark()])
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
     view.say(f"run {run.name}: {page}/runs/flow-run/{run.id}")
     seen: dict[str, StateType] = {}

@@ -55,7 +55,15 @@ def descendants(graph: dict[str, Stage], name: str) -> set[str]:
 
 
 def select(graph: dict[str, Stage], start: str | None, only: Collection[str]) -> list[str]:
-    """Stages to run, in order: all, or ``start`` with all that follows from it, or exactly ``only``."""
+    """Stages to run, in order: all, or ``start`` with all that follows from it, or exactly ``only``.
+
+    Raises ``UserError`` for a name that is no stage, and where both ways of choosing are used at once.
+    """
+    if start and only:
+        raise UserError(
+            f"stages to run alone ({', '.join(only)}) and a stage to start from ({start}) are two ways of "
+            "choosing: give one of them"
+        )
     for name in [*only, *([start] if start else [])]:
         if name not in graph:
             raise UserError(f"there is no stage {name!r} in dvc.yaml (stages: {', '.join(graph)})")

@@ -232,6 +232,7 @@ def test_wrong_names_and_values_are_one_sentence(repository, glm5):
             ("run", "--set", "sft.optimizer.muon_lr=-1"),
             "sft.optimizer.muon_lr: Input should be greater than 0",
         ),
+        (("run", "sft", "--from", "collect"), "error: stages to run alone (sft) and a stage to start from"),
         (("run", "--set", "sft"), "error: override 'sft' is not of the form key=value"),
         (("report",), "error: there is no report in artifacts/tiny/report yet"),
     ]:
@@ -239,6 +240,18 @@ def test_wrong_names_and_values_are_one_sentence(repository, glm5):
         assert done.returncode == 1
         assert sentence in done.stdout and done.stdout.count("\n") == 1, done.stdout
     assert subprocess.run(["git", "diff", "--quiet"], cwd=repository).returncode == 0
+
+
+def test_the_flow_s_module_needs_no_prefect(bare, environment):
+    code = (
+        "import runpy, sys; sys.modules['prefect'] = None; sys.argv = ['x', 'curate', 'sft'];"
+        "runpy.run_module('flows.full_pipeline', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=bare, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "error: curate: artifacts/tiny/collect is not finished" in done.stdout
+    assert "not started, since an input failed: sft" in done.stdout
 
 
 def test_status_before_anything_ran(bare, glm5):

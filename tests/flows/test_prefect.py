@@ -7,9 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from uuid import UUID
 
 import pytest
 import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
+from prefect.states import Running
+
+from flows import server, submit
 
 pytestmark = pytest.mark.slow
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -125,14 +131,14 @@ def test_a_failed_stage_shows_its_own_error(served):
 @pytest.mark.parametrize("victims", [["worker"], ["server", "worker"], ["stage"]])
 def test_kill_9_then_the_next_run_goes_on_to_the_same_result(served, victims):
     rate = {"worker": 0.11, "server": 0.12, "stage": 0.13}[victims[0]]
-    watch = served.start("--set", f"sft.optimizer.muon_lr={rate}", "--only", "sft")
+    watch = served.start("--set", f"sft.optimizer.muon_lr={rate}", "sft")
     wait_for_steps(served, 3)
     for victim in victims:
         os.kill(_stage_process(served) if victim == "stage" else served.process(victim), signal.SIGKILL)
     output = watch.communicate(timeout=240)[0]
     if victims == ["stage"]:  # Prefect tries it again by itself
         assert watch.returncode == 0, output
-    done = served.pipeline("--only", "sft")
+    done = served.pipeline("sft")
     assert done.returncode == 0, output + done.stdout
     values = json.loads((served.folder / "artifacts/tiny/sft/values.json").read_text())
     assert values == [step * rate for step in range(30)]
@@ -151,7 +157,7 @@ def _stage_process(served) -> int:
 
 
 def test_a_cancelled_run_ends_its_stage(served):
-    watch = served.start("--set", "sft.optimizer.muon_lr=0.2", "--only", "sft")
+    watch = served.start("--set", "sft.optimizer.muon_lr=0.2", "sft")
     wait_for_steps(served, 2)
     watch.send_signal(signal.SIGINT)
     output = watch.communicate(timeout=60)[0]
@@ -162,6 +168,63 @@ def test_a_cancelled_run_ends_its_stage(served):
         time.sleep(0.5)
     with pytest.raises(AssertionError, match="does not run"):
         _stage_process(served)
+
+
+def test_only_dead_runs_of_this_clone_and_host_are_closed(served, monkeypatch):
+    monkeypatch.chdir(served.folder)
+    mine, host = server.mark(), socket.gethostname()
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait(60)
+    dead = process.pid  # a number that no process has any more
+    cases = {
+        "dead": ([mine], f"{host}:{dead}"),
+        "alive": ([mine], f"{host}:{os.getpid()}"),
+        "other-host": ([mine], f"elsewhere:{dead}"),
+        "other-clone": ([f"{host}:/another/clone"], f"{host}:{dead}"),
+        "unmarked": ([], f"{host}:{dead}"),
+    }
+    flow = flow_runs(served)[0]["flow_id"]
+    made = {}
+    with SyncPrefectClient(f"{served.page}/api") as client:
+        for name, (tags, infrastructure) in cases.items():
+            run = served.api("flow_runs/", flow_id=flow, name=name, tags=tags)
+            made[name] = UUID(run["id"])
+            client.update_flow_run(made[name], infrastructure_pid=infrastructure)
+            client.set_flow_run_state(made[name], Running(), force=True)
+        try:
+            assert submit.close_dead_runs(client) == ["dead"]
+            states = {name: client.read_flow_run(number).state.type.value for name, number in made.items()}
+            assert states == dict.fromkeys(cases, "RUNNING") | {"dead": "CRASHED"}
+        finally:
+            for number in made.values():
+                client.delete_flow_run(number)
+    [watched, *_] = [run for run in flow_runs(served) if run["deployment_id"]]
+    assert mine in watched["tags"]
+
+
+def test_a_run_from_a_form_is_marked_as_this_clone_s(served):
+    run = run_stage(served, "collect", recipe="tiny")
+    assert f"{socket.gethostname()}:{served.folder}" in run["tags"], run["tags"]
+
+
+def test_a_limit_that_was_raised_stays(served):
+    with SyncPrefectClient(f"{served.page}/api") as client:
+        assert client.read_global_concurrency_limit_by_name("accelerator").limit == 1
+        client.update_global_concurrency_limit("accelerator", GlobalConcurrencyLimitUpdate(limit=3))
+        submit.ensure_limit(client)
+        assert client.read_global_concurrency_limit_by_name("accelerator").limit == 3
+        client.delete_global_concurrency_limit_by_name("accelerator")
+        submit.ensure_limit(client)
+        assert client.read_global_concurrency_limit_by_name("accelerator").limit == 1
+
+
+def test_a_worker_of_another_server_is_not_taken_for_one_of_this(served):
+    worker = served.process("worker")
+    other = "http://127.0.0.1:1/api"
+    done = served.pipeline(PREFECT_API_URL=other)
+    assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
+    assert f"worker asks the server at {served.page}/api for work and not the one at {other}" in done.stdout
+    assert served.process("worker") == worker
 
 
 def test_a_port_that_is_taken_is_one_sentence(bare, environment):

@@ -53,6 +53,8 @@ def test_selection(graph):
     assert select(graph, None, ("c", "a")) == ["a", "c"]
     with pytest.raises(UserError, match=r"no stage 'x' in dvc.yaml \(stages: a, b, c\)"):
         select(graph, None, ("x",))
+    with pytest.raises(UserError, match=r"alone \(a, c\) and a stage to start from \(b\) .*give one of them"):
+        select(graph, "b", ("a", "c"))
 
 
 def test_a_circle_and_an_unknown_input_are_named(tmp_path):
