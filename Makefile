@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TESTS_INSTALLED := $(VENV)/.tests-installed
+TEST_PACKAGES := $(CURDIR)/$(VENV)/test-packages
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS)
 
 .PHONY: pipeline test stop mlflow doctor
 
@@ -14,7 +16,7 @@ pipeline: $(INSTALLED)
 	@$(BIN)/python -m flows.cli pipeline --recipe $(RECIPE) $(if $(PORT),--port $(PORT))
 
 test: $(TESTS_INSTALLED)
-	$(BIN)/python -m pytest $(TESTS)
+	PYTHONPATH=$(TEST_PACKAGES) $(BIN)/python -m pytest $(TESTS)
 
 stop: $(INSTALLED)
 	@$(BIN)/python -m flows.cli stop
@@ -30,17 +32,27 @@ CANDIDATES := $(or $(PYTHON),python3.12 python3.11 python3 python)
 RIGHT_VERSION := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 NO_PYTHON := error: Python 3.11 or 3.12 is needed and was not found ($(CANDIDATES)): install one or give PYTHON=/its/path
 
+NO_VENV := cannot make a virtual environment in $(VENV): install its venv package (Debian, Ubuntu: python3-venv)
+NO_INSTALL := error: pip could not install everything (its reason is above): see to the network and the disk, or name \
+  another package index with PIP_ARGS, then start again; what is installed stays
+NO_TORCH := error: torch is installed and cannot be imported: pip took a build for CUDA without its libraries. Remove \
+  $(VENV) and start again with the CPU build: PIP_ARGS="--extra-index-url <PyTorch cpu index>"
+
+# An environment that was left half made has no working pip: it is made anew.
 $(INSTALLED): requirements.lock pyproject.toml
 	@for name in $(CANDIDATES); do \
 	  if $$name -c '$(RIGHT_VERSION)' 2>/dev/null; then found=$$name; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then echo "$(NO_PYTHON)" >&2; exit 1; fi; \
-	if ! $(BIN)/python -c '$(RIGHT_VERSION)' 2>/dev/null; then $$found -m venv --clear $(VENV); fi
+	if ! $(BIN)/python -c '$(RIGHT_VERSION)' 2>/dev/null || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  $$found -m venv --clear $(VENV) || { echo "error: $$found $(NO_VENV)" >&2; exit 1; }; \
+	fi
 	@echo "installing requirements.lock into $(VENV) (once; about 2 GB, some minutes)"
-	@$(BIN)/python -m pip install --quiet --no-deps $(PIP_ARGS) -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(PIP_ARGS) --editable .
+	@$(PIP) -r requirements.lock && $(PIP) --no-build-isolation --editable . || { echo '$(NO_INSTALL)' >&2; exit 1; }
+	@$(BIN)/python -c 'import torch' || { echo '$(NO_TORCH)' >&2; exit 1; }
 	@touch $@
 
+# Beside the environment: what the tests need would be documents to stage collect, and change what it makes.
 $(TESTS_INSTALLED): requirements-test.lock $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet --no-deps $(PIP_ARGS) -r requirements-test.lock
+	@$(PIP) --upgrade --target $(TEST_PACKAGES) -r requirements-test.lock || { echo '$(NO_INSTALL)' >&2; exit 1; }
 	@touch $@
