@@ -37,10 +37,10 @@ class Screen:
             self.note(text)
 
     def note(self, text: str) -> None:
-        self._write(f"{self._styled(DIM, text)}\n")
+        self._write(f"{self._styled(DIM, _harmless(text))}\n")
 
     def fault(self, text: str) -> None:
-        self._write(f"{self._styled(FAULT, f'error: {text}')}\n")
+        self._write(f"{self._styled(FAULT, _harmless(f'error: {text}'))}\n")
 
     def show(self, delta: Delta) -> None:
         """A part of an answer."""

@@ -1,0 +1,88 @@
+"""The guarded connection below the app: what must arrive in time, and what may take its time."""
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from model.inference.server.connections import guarded_protocol
+from model.inference.server.limits import Limits
+
+SECONDS = 0.6  # a request has to arrive in
+SLOW_WORK = 1.5
+
+
+async def app(scope, receive, send):
+    """Reads the body, works longer than a request may take to arrive, and answers with the body's length."""
+    length, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        length, more = length + len(message["body"]), message["more_body"]
+    if scope["path"] == "/slow":
+        await asyncio.sleep(SLOW_WORK)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
+    await send({"type": "http.response.body", "body": str(length).encode()})
+
+
+@pytest.fixture(scope="module")
+def port():
+    protocol = guarded_protocol(Limits(receive_seconds=SECONDS))
+    config = uvicorn.Config(app, port=0, http=protocol, ws="none", lifespan="off", log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def ends_within(connection: socket.socket, least: float, most: float) -> bool:
+    started = time.monotonic()
+    try:
+        left = connection.recv(1000)
+    except ConnectionError:
+        left = b""
+    return left == b"" and least <= time.monotonic() - started <= most
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+
+
+@pytest.mark.parametrize("part", [b"", b"POST / HT", HEAD, HEAD + b"123"])
+def test_half_a_request_is_dropped(port, part):
+    connection = connect(port)
+    connection.sendall(part)
+    assert ends_within(connection, SECONDS / 2, 10)
+
+
+def test_a_request_in_drops_is_dropped_as_well(port):
+    """Each byte comes in time; the request as a whole does not."""
+    connection, started = connect(port), time.monotonic()
+    with pytest.raises(ConnectionError):
+        for byte in HEAD * 100:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+    assert SECONDS / 2 < time.monotonic() - started < 10
+
+
+def test_work_may_take_longer_and_the_connection_stays(port):
+    connection = connect(port)
+    for _ in range(2):
+        connection.sendall(HEAD.replace(b"POST /", b"POST /slow") + b"12345")
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n5"):
+            assert (part := connection.recv(1000)), answer
+            answer += part
+    connection.sendall(HEAD)  # half of a third one
+    assert ends_within(connection, SECONDS / 2, 10)
