@@ -194,15 +194,15 @@ def _record(context: Context, identity_parts: dict, metrics: dict, started: floa
 def git_commit() -> str | None:
     """Commit of the working tree, with ``+changes`` when it differs; None outside a repository."""
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
+        commit, changed = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
+    except (OSError, subprocess.SubprocessError):
         return None
-    return commit + ("+changes" if changed.strip() else "")
+    return commit + ("+changes" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
 
 
 def _package_versions() -> dict[str, str]:

@@ -84,7 +84,8 @@ for name in {modules!r}:
         failed.append(f"{{name}}: {{error}}")
 print("\\n".join(failed))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
 

@@ -236,4 +236,4 @@ def _deployments() -> str:
 
 def _git(folder: Path, *arguments: str) -> None:
     identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True)
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, timeout=60)

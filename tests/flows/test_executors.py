@@ -115,7 +115,7 @@ def dvc(finished, environment):
         path = f"{Path(sys.executable).parent}:{environment['PATH']}"
         done = subprocess.run(
             [sys.executable, "-m", "dvc", *arguments], cwd=finished, env={**environment, "PATH": path},
-            capture_output=True, text=True,
+            capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -186,7 +186,7 @@ def test_kill_9_of_a_training_stage_then_the_same_result(finished, glm5, environ
 def test_kill_9_of_the_runner_ends_its_stages_and_the_next_run_goes_on(finished, glm5, environment):
     run = start_sft(finished, environment, 3, "0.2")
     run.kill()
-    run.wait()
+    run.wait(60)
     wait_for(lambda: not children_of("mini.sft", finished), 20)
     reached = steps_done(finished)
     assert 3 <= reached < 30
@@ -239,7 +239,7 @@ def test_wrong_names_and_values_are_one_sentence(repository, glm5):
         done = glm5(repository, *arguments)
         assert done.returncode == 1
         assert sentence in done.stdout and done.stdout.count("\n") == 1, done.stdout
-    assert subprocess.run(["git", "diff", "--quiet"], cwd=repository).returncode == 0
+    assert subprocess.run(["git", "diff", "--quiet"], cwd=repository, timeout=60).returncode == 0
 
 
 def test_the_flow_s_module_needs_no_prefect(bare, environment):

@@ -111,7 +111,7 @@ def test_a_failed_and_a_killed_stage_of_one_pipeline_run(tmp_path, run_stage):
     killed = run_stage("wait")
     assert killed.stdout.readline() == "logged\n"
     killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.wait(60)
     _, [parent], nested = ended_runs(tmp_path, 2)
     assert parent.info.status == "FAILED"
     by_status = {run.info.status: run for run in nested}
