@@ -63,23 +63,23 @@ class Checkpoints:
             await self._loaded.engine.close()
             self._loaded = None
 
-    def resolve(self, name: str | None) -> str:
-        """The name of a checkpoint that is offered. Raises ``ApiError`` 404."""
-        if name is None:
-            return self.loaded.name
+    def check(self, name: str) -> None:
+        """Raises ``ApiError`` 404 for a checkpoint that is not offered."""
         if name not in self.folders:
             known = ", ".join(self.folders)
             raise ApiError(
                 404, f"There is no model {name!r} here; there are {known}", param="model",
                 code="model_not_found",
             )  # fmt: skip
-        return name
 
     async def hold(self, name: str | None) -> Loaded:
-        """The checkpoint, loaded and kept until ``release``. Raises ``ApiError`` 404 and 503."""
-        name = self.resolve(name)
+        """The checkpoint, loaded and kept until ``release``; None for the one that is loaded when its turn
+        comes. Raises ``ApiError`` 404 and 503.
+        """
+        if name is not None:
+            self.check(name)
         async with self._turn:
-            if self.loaded.name != name:
+            if name is not None and self.loaded.name != name:
                 await self._switch(name)
             self._holds += 1
             self._free.clear()

@@ -7,7 +7,7 @@ from model.chat.parser import Delta, TokenParser
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_THINK
 from model.inference.request import Completion, Token
-from model.inference.server.text import StopCutter, token_name
+from model.inference.server.text import StopCutter, json_number, token_name
 
 
 class ChatChoice:
@@ -117,4 +117,8 @@ class TokenRecord:
 
     def _named(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token_id)
-        return {"token": token_name(self._tokenizer, token_id), "logprob": logprob, "bytes": list(data)}
+        return {
+            "token": token_name(self._tokenizer, token_id),
+            "logprob": json_number(logprob),
+            "bytes": list(data),
+        }

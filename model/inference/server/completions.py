@@ -18,7 +18,7 @@ from model.inference.server.errors import ApiError
 from model.inference.server.generation import Generation, Job, Server, sampling_params
 from model.inference.server.request_body import read_body
 from model.inference.server.schemas import CompletionBody
-from model.inference.server.text import StopCutter, token_name
+from model.inference.server.text import StopCutter, json_number, token_name
 
 
 async def completions(request: Request) -> Response:
@@ -188,8 +188,8 @@ class TextChoice:
                 table["token_logprobs"].append(None)
                 table["top_logprobs"].append(None)
                 continue
-            table["token_logprobs"].append(token.logprob)
-            best = {token_name(self._tokenizer, other): logprob for other, logprob in token.top}
-            best[table["tokens"][-1]] = token.logprob
+            table["token_logprobs"].append(json_number(token.logprob))
+            best = {token_name(self._tokenizer, n): json_number(logprob) for n, logprob in token.top}
+            best[table["tokens"][-1]] = json_number(token.logprob)
             table["top_logprobs"].append(best)
         return table

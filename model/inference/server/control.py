@@ -29,12 +29,15 @@ async def resume(request: Request) -> JSONResponse:
 async def load_weights(request: Request) -> JSONResponse:
     """Weights of another version into the loaded model; requests under way go on with them."""
     body = await read_body(request, LoadWeightsBody)
-    engine = _server(request).checkpoints.loaded.engine
+    checkpoints = _server(request).checkpoints
+    engine = (await checkpoints.hold(None)).engine
     started = time.perf_counter()
     try:
         await engine.load_weights(Path(body.folder), version=body.version, checksum=body.checksum)
     except (OSError, ValueError) as error:
         raise ApiError(422, f"The weights were not loaded: {error}", param="folder") from error
+    finally:
+        checkpoints.release()
     return JSONResponse({"version": engine.version, "seconds": time.perf_counter() - started})
 
 

@@ -36,6 +36,11 @@ def _begun(text: str, stop: str) -> int:
     return 0
 
 
+def json_number(logprob: float) -> float:
+    """A log-probability that JSON can hold: -9999 for minus infinity, as OpenAI writes it."""
+    return logprob if logprob > -9999.0 else -9999.0
+
+
 def token_name(tokenizer: Tokenizer, token_id: int) -> str:
     """A token's text; where its bytes are no text by themselves, ``bytes:\\xe2\\x80`` as OpenAI writes it."""
     data = tokenizer.token_bytes(token_id)

@@ -52,8 +52,9 @@ async def list_models(request: Request) -> JSONResponse:
 
 
 async def retrieve_model(request: Request) -> JSONResponse:
-    checkpoints = request.app.state.server.checkpoints
-    return JSONResponse(_model(request, checkpoints.resolve(request.path_params["name"])))
+    name = request.path_params["name"]
+    request.app.state.server.checkpoints.check(name)
+    return JSONResponse(_model(request, name))
 
 
 def _model(request: Request, name: str) -> dict[str, Any]:
