@@ -16,7 +16,7 @@ pipeline: $(INSTALLED)
 	@$(BIN)/python -m flows.cli pipeline --recipe $(RECIPE) $(if $(PORT),--port $(PORT))
 
 test: $(TESTS_INSTALLED)
-	PYTHONPATH=$(TEST_PACKAGES) $(BIN)/python -m pytest $(TESTS)
+	PYTHONPATH=$(TEST_PACKAGES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
 
 stop: $(INSTALLED)
 	@$(BIN)/python -m flows.cli stop

@@ -2,10 +2,11 @@
 
     python -m benchmarks.kills --recipe smoke
 
-In two fresh clones of the committed state: one run without a server and without interruption; then one through
-Prefect in which the training process is killed in the middle of ``pretrain``, the worker in the middle of
-``midtrain`` and the server in the middle of ``dsa_warmup``, started again until it ends well. About five
-minutes on two cores. Writes ``benchmarks/results/kills.json``; exit status 1 when a weight differs.
+In two fresh clones of the committed state: one run without a server and without interruption; then one
+through Prefect in which the training process is killed in the middle of ``pretrain``, the worker in the
+middle of ``midtrain`` and the server in the middle of ``dsa_warmup``, started again until it ends well.
+
+Writes ``benchmarks/results/kills.json``; exit status 1 when a weight differs.
 """
 
 import argparse
