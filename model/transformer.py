@@ -8,13 +8,11 @@
     model(tokens_BT, attention="sparse")                # "dense" | "sparse" | "window" | "random", per call
     model.update_balance(load_LE, bias_step)            # once per optimizer step, with the step's summed load
 
-    cache = model.new_cache(batch, capacity)            # decoding: give only the new tokens
-    out = model(new_tokens_BT, start_BT=pads_B1, cache=cache)
+    hidden = model.read(new_tokens_M, view)             # decoding: only the new tokens (model/inference)
 
 ``start_BT`` is the first key that each query may see: the start of its document in a packed row, or the
 number of pads left of a row; 0 for all when left out, which takes the quickest attention path. (B, 1) is
-enough for one value per row. Rotary positions count from it. With a cache, keys are numbered from the cache's
-first token.
+enough for one value per row. Rotary positions count from it.
 
 ``model/hub`` saves and loads; ``model/optim`` builds the optimizer. No parallelism is written here.
 
@@ -27,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from model.attention.cache import Cache
+from model.attention.cache import Chunk, PagedCache, PagedView
 from model.attention.indexer import Indexer
 from model.attention.mla import MLA, AttentionOptions, AttentionSignals, Mode
 from model.attention.rope import rope_table
@@ -67,9 +65,9 @@ class Block(nn.Module):
         self.ffn = SwiGLU(config.hidden_size, config.ffn_size) if dense else MoE(config)
 
     def forward(
-        self, x_BTD: torch.Tensor, view: Visibility, options: AttentionOptions, cache: Cache | None = None
+        self, x_BTD: torch.Tensor, view: Visibility | PagedView, options: AttentionOptions
     ) -> tuple[torch.Tensor, Signals]:
-        attended, attention = self.attention(self.attention_norm(x_BTD), view, options, cache)
+        attended, attention = self.attention(self.attention_norm(x_BTD), view, options)
         x_BTD = x_BTD + attended
         if isinstance(self.ffn, SwiGLU):
             return x_BTD + self.ffn(self.ffn_norm(x_BTD)), Signals(attention, None)
@@ -106,7 +104,6 @@ class Transformer(nn.Module):
         top_k: int | None = None,
         indexer_loss: float = 0.0,
         measure: bool = False,
-        cache: Cache | None = None,
     ) -> Output:
         """Hidden states of ``tokens_BT`` (int64) and the losses' ingredients.
 
@@ -116,17 +113,14 @@ class Transformer(nn.Module):
             indexer_loss: share of the rows, rounded up, in which every layer's indexer KL is computed: over
                 all visible keys under dense attention, inside the selection under sparse attention.
             measure: also compute the attention mass on the selected, the best possible and the last K keys.
-            cache: earlier tokens' latents; receives the new ones.
         """
-        view = self._view(tokens_BT, start_BT, position_BT, cache)
+        view = self._view(tokens_BT, start_BT, position_BT)
         options = AttentionOptions(attention, top_k or self.config.index_top_k, indexer_loss, measure)
         x_BTD = self.embed(tokens_BT)
         signals = []
         for block in self.blocks:
-            x_BTD, signal = block(x_BTD, view, options, cache)
+            x_BTD, signal = block(x_BTD, view, options)
             signals.append(signal)
-        if cache is not None:
-            cache.advance(tokens_BT.shape[1])
         return self._output(self.norm(x_BTD), signals, options)
 
     def logits(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
@@ -149,7 +143,7 @@ class Transformer(nn.Module):
         Step k's state at t is for predicting ``tokens[t + k + 1]``; the last k positions of every document
         lack the token they would read and hold nothing of use.
         """
-        view = self._view(tokens_BT, start_BT, None, None)
+        view = self._view(tokens_BT, start_BT, None)
         options = AttentionOptions(attention, self.config.index_top_k, indexer_loss)
         key = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         first_BT = view.start_BT == key
@@ -161,12 +155,33 @@ class Transformer(nn.Module):
             signals.append(signal)
         return states, signals
 
-    def new_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache of the parameters' device and dtype."""
-        weight = self.embed.weight
-        return Cache(
-            self.config, batch, capacity, indexer=self.has_indexer, device=weight.device, dtype=weight.dtype
-        )
+    def read(self, tokens_M: torch.Tensor, view: PagedView, options: AttentionOptions) -> torch.Tensor:
+        """Hidden states (M, D) after the final norm of new tokens, whose latents go into the view's cache."""
+        x_BTD = self.embed(tokens_M).unsqueeze(0)
+        for block in self.blocks:
+            x_BTD, _ = block(x_BTD, view, options)
+        return self.norm(x_BTD)[0]
+
+    def read_mtp(
+        self, tokens_M: torch.Tensor, hidden_MD: torch.Tensor, view: PagedView, options: AttentionOptions
+    ) -> torch.Tensor:
+        """States (M, D) of the MTP block before its own norm, from the states before ``tokens_M``."""
+        first = (view.position_M == 0).unsqueeze(0)
+        return self.mtp(hidden_MD.unsqueeze(0), self.embed(tokens_M).unsqueeze(0), first, view, options)[0][0]
+
+    def new_cache(
+        self, pages: int, page_size: int, *, mtp: bool = False, indexer: bool = False
+    ) -> PagedCache:
+        """An empty cache of the parameters' device and dtype; its first page is not to be given out."""
+        weight, layers = self.embed.weight, self.config.num_layers + mtp
+        return PagedCache(
+            self.config, pages, page_size, layers=layers, indexer=indexer, device=weight.device,
+            dtype=weight.dtype,
+        )  # fmt: skip
+
+    def paged_view(self, cache: PagedCache, chunks: list[Chunk], start: int = 0) -> PagedView:
+        """The view of new tokens behind ``cache``; see ``PagedView.build``."""
+        return PagedView.build(cache, chunks, self._rotary, start=start)
 
     @property
     def has_indexer(self) -> bool:
@@ -206,12 +221,11 @@ class Transformer(nn.Module):
         for router, load_E in zip(self.routers(), load_LE, strict=True):
             router.update_bias(load_E, bias_step)
 
-    def _view(self, tokens_BT, start_BT, position_BT, cache: Cache | None) -> Visibility:
-        def table(position):
-            return rope_table(position, self.config.qk_rope_dim, self.config.rope_base)
+    def _view(self, tokens_BT, start_BT, position_BT) -> Visibility:
+        return Visibility.build(*tokens_BT.shape, start_BT, position_BT, self._rotary, tokens_BT.device)
 
-        past = cache.length if cache is not None else 0
-        return Visibility.build(*tokens_BT.shape, past, start_BT, position_BT, table, tokens_BT.device)
+    def _rotary(self, position_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return rope_table(position_BT, self.config.qk_rope_dim, self.config.rope_base)
 
     def _output(self, hidden_BTD, signals: list[Signals], options: AttentionOptions) -> Output:
         routers = [s.router for s in signals if s.router is not None]

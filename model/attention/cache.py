@@ -1,62 +1,157 @@
-"""What decoding keeps of earlier tokens: per layer the kv latent with the rotated shared key, and the
+"""What decoding keeps of earlier tokens, in pages: per layer the kv latent with the rotated shared key, and the
 indexer's key (paper section 2.1: 512 + 64 numbers per token and layer in GLM-5, and 128 for the indexer).
 
-B batch, T new tokens, S tokens held, X = kv latent + rope dim, J indexer dim.
+Keys and values per head are never stored. A pass of the model reads new tokens of several sequences at once, laid
+out flat: ``PagedView`` says where each of them is written and what it sees.
+
+M tokens of a pass, B sequences, T new tokens of each, S keys, X = kv latent + rope dim, J indexer dim.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Self
+
+import numpy as np
 import torch
 
+from model.attention.visibility import Visibility
 from model.config import ModelConfig
 
+# The first page belongs to nobody and stays zero: what stands in for keys that are not there is read from it.
+NO_PAGE = 0
 
-class Cache:
-    """Preallocated buffers for ``capacity`` tokens per row; every row holds the same number, so pad short
-    rows left.
-    """
+
+class PagedCache:
+    """Rows for ``pages`` pages of ``page_size`` tokens in every layer; who owns which page is the engine's."""
 
     def __init__(
         self,
         config: ModelConfig,
-        batch: int,
-        capacity: int,
+        pages: int,
+        page_size: int,
         *,
+        layers: int,
         indexer: bool,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ):
-        self.capacity = capacity
-        self.length = 0
+        """``layers``: the trunk's, and one more where the MTP block drafts."""
+        self.pages, self.page_size = pages, page_size
 
-        def buffers(layers: int, width: int) -> list[torch.Tensor]:
-            return [torch.empty(batch, capacity, width, device=device, dtype=dtype) for _ in range(layers)]
+        def rows(count: int, width: int) -> list[torch.Tensor]:
+            return [torch.zeros(pages * page_size, width, device=device, dtype=dtype) for _ in range(count)]
 
-        self.kv = buffers(config.num_layers, config.kv_latent + config.qk_rope_dim)
-        self.index_keys = buffers(config.num_layers if indexer else 0, config.index_dim)
+        self.kv = rows(layers, config.kv_latent + config.qk_rope_dim)
+        self.index_keys = rows(layers if indexer else 0, config.index_dim)
 
-    def append(self, layer: int, kv_BTX: torch.Tensor) -> torch.Tensor:
-        """Store a layer's new latents; returns all of them (B, S, X), the new ones last."""
-        return self._write(self.kv[layer], kv_BTX)
+    @property
+    def bytes_per_token(self) -> int:
+        return sum(t.shape[1] * t.element_size() for t in (*self.kv, *self.index_keys))
 
-    def append_index_keys(self, layer: int, key_BTJ: torch.Tensor) -> torch.Tensor:
-        """Store a layer's new indexer keys; returns all of them (B, S, J)."""
-        return self._write(self.index_keys[layer], key_BTJ)
+    def write(
+        self, layer: int, row_M: torch.Tensor, kv_MX: torch.Tensor, key_MJ: torch.Tensor | None
+    ) -> None:
+        """Store a layer's new latents, and indexer keys where the cache holds them."""
+        self.kv[layer].index_copy_(0, row_M, kv_MX)
+        if self.index_keys:
+            self.index_keys[layer].index_copy_(0, row_M, key_MJ)
 
-    def advance(self, tokens: int) -> None:
-        """Count the new tokens, after all layers have stored theirs."""
-        self.length += tokens
 
-    def truncate(self, length: int) -> None:
-        """Forget everything from position ``length`` on (a rejected speculation)."""
-        self.length = min(self.length, length)
+@dataclass(frozen=True)
+class Chunk:
+    """New tokens of one sequence: ``count`` of them from position ``first`` on. ``pages`` reach to their end."""
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep these rows of the batch only, in this order."""
-        self.kv = [x.index_select(0, rows) for x in self.kv]
-        self.index_keys = [x.index_select(0, rows) for x in self.index_keys]
+    pages: Sequence[int]
+    first: int
+    count: int
 
-    def _write(self, buffer: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        stop = self.length + new.shape[1]
-        if stop > self.capacity:
-            raise ValueError(f"the cache holds {self.capacity} tokens and {stop} are needed: make it larger")
-        buffer[:, self.length : stop] = new
-        return buffer[:, :stop]
+
+@dataclass(eq=False)
+class Group:
+    """Sequences that read equally many tokens in a pass: a batch with keys padded to the longest."""
+
+    tokens: slice  # of the pass
+    batch: int
+    row_BS: torch.Tensor  # int64, the cache row of every key; row 0 behind a sequence's end
+    view: Visibility
+
+    @cached_property
+    def row_BTS(self) -> torch.Tensor:
+        """int32 rows of the visible keys of every query, -1 for the others: all keys as a selection."""
+        return self.rows_of(self.view)
+
+    def rows_of(self, view: Visibility) -> torch.Tensor:
+        row_BTS = self.row_BS.unsqueeze(1).expand(-1, view.start_BT.shape[1], -1)
+        return row_BTS.masked_fill(~view.mask_B1TS.squeeze(1), -1).int()
+
+    def select(self, index_BTK: torch.Tensor) -> torch.Tensor:
+        """Cache rows of selected keys; -1 stays -1."""
+        batch = torch.arange(self.batch, device=index_BTK.device).view(-1, 1, 1)
+        row_BTK = self.row_BS[batch, index_BTK.clamp(min=0).long()]
+        return row_BTK.masked_fill(index_BTK < 0, -1).int()
+
+
+@dataclass(eq=False)
+class PagedView:
+    """What a pass over a paged cache needs, in place of ``Visibility``."""
+
+    cache: PagedCache
+    row_M: torch.Tensor  # int64, where each token is stored
+    groups: list[Group]
+    position_M: torch.Tensor  # int64, rotary
+    cos_BTR: torch.Tensor  # (1, M, R / 2)
+    sin_BTR: torch.Tensor
+
+    @classmethod
+    def build(
+        cls,
+        cache: PagedCache,
+        chunks: Sequence[Chunk],
+        table: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+        *,
+        start: int = 0,
+    ) -> Self:
+        """The view of chunks that lie one after another in the pass; neighbours of equal length are a batch.
+
+        ``table`` maps positions to cosine and sine. ``start``: the first key that is visible and from which
+        positions count, 1 for the MTP block (see ``model/inference/speculative.py``).
+        """
+        device = cache.kv[0].device
+        runs = [list(run) for _, run in groupby(chunks, key=lambda chunk: chunk.count)]
+        slots = [[np.arange(c.first, c.first + c.count) for c in run] for run in runs]
+        position = torch.from_numpy(np.concatenate([s for run in slots for s in run]) - start).to(device)
+        cos, sin = table(position.unsqueeze(0))
+        groups, rows, token = [], [], 0
+        for run, slot in zip(runs, slots, strict=True):
+            slot_BT = np.stack(slot)
+            row_BS = _rows(run, cache.page_size)
+            rows.append(np.take_along_axis(row_BS, slot_BT, 1).ravel())
+            tokens = slice(token, token + slot_BT.size)
+            view = _visibility(slot_BT, row_BS.shape[1], start, device)
+            groups.append(Group(tokens, len(run), torch.from_numpy(row_BS).to(device), view))
+            token = tokens.stop
+        return cls(cache, torch.from_numpy(np.concatenate(rows)).to(device), groups, position, cos, sin)
+
+
+def _rows(run: list[Chunk], page_size: int) -> np.ndarray:
+    """(B, S) cache rows of all keys up to each chunk's end, those of ``NO_PAGE`` behind it."""
+    ends = np.array([chunk.first + chunk.count for chunk in run])
+    S = int(ends.max())
+    table = np.full((len(run), -(-S // page_size)), NO_PAGE, dtype=np.int64)
+    for number, chunk in enumerate(run):
+        pages = chunk.pages[: -(-int(ends[number]) // page_size)]
+        table[number, : len(pages)] = pages
+    row_BS = (table[:, :, None] * page_size + np.arange(page_size)).reshape(len(run), -1)[:, :S]
+    return np.where(np.arange(S) < ends[:, None], row_BS, NO_PAGE * page_size)
+
+
+def _visibility(slot_BT: np.ndarray, keys: int, start: int, device: torch.device) -> Visibility:
+    stop_BT = torch.from_numpy(slot_BT.astype(np.int32) + 1).to(device)
+    causal = start == 0 and slot_BT.shape[1] == keys  # then every sequence starts at its first token
+    # Rotary tables are the pass's; a group's view is asked for what is visible only.
+    none = torch.empty(0)
+    view = Visibility(torch.full_like(stop_BT, start), stop_BT, keys, causal, none, none)
+    view.widest = keys - start  # known here; computing it from the tensors would wait for the device
+    return view

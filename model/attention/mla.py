@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.attention.cache import Cache
+from model.attention.cache import PagedView
 from model.attention.indexer import Indexer
+from model.attention.paged import MASKED_DENSE_KEYS, attend_pages
 from model.attention.rope import rotate
 from model.attention.selection import captured_mass, random_topk, selection_mask
 from model.attention.visibility import Visibility
@@ -31,8 +32,6 @@ Mode = Literal["dense", "sparse", "window", "random"]
 
 # Both latent norms keep this epsilon in the released model, whatever the other norms use.
 LATENT_NORM_EPS = 1e-6
-# Up to this many keys a masked dense product is quicker on a CPU than gathering each query's keys.
-MASKED_DENSE_KEYS = 1024
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,17 @@ class MLA(nn.Module):
         self.indexer: Indexer | None = None
 
     def forward(
-        self, x_BTD: torch.Tensor, view: Visibility, options: AttentionOptions, cache: Cache | None = None
+        self, x_BTD: torch.Tensor, view: Visibility | PagedView, options: AttentionOptions
     ) -> tuple[torch.Tensor, AttentionSignals]:
         """Attention output (B, T, D) and what the losses need; ``ValueError`` where an indexer is missing."""
-        q_BTNH, kv_BSX, index_inputs = self._project(x_BTD, view, options, cache)
-        index_BTK = self._select(view, options, index_inputs)
+        q_BTNH, kv_BSX, index_inputs = self._project(x_BTD, view, options)
+        if isinstance(view, PagedView):
+            out_BTNV = attend_pages(self, q_BTNH, kv_BSX, index_inputs, options, view)
+            return self.out(out_BTNV.flatten(2)), AttentionSignals()
+        index_BTK = self.select(view, options, index_inputs)
         if options.mode == "window":
             view = view.window(options.top_k)
-        behind_cache = cache is not None and cache.length > 0
-        out_BTNV = self._attend(q_BTNH, kv_BSX, index_BTK, view, behind_cache)
+        out_BTNV = self._attend(q_BTNH, kv_BSX, index_BTK, view)
         signals = AttentionSignals()
         if options.indexer_loss:
             rows = math.ceil(len(x_BTD) * options.indexer_loss)
@@ -89,10 +90,8 @@ class MLA(nn.Module):
             signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
         return self.out(out_BTNV.flatten(2)), signals
 
-    def _project(self, x_BTD: torch.Tensor, view: Visibility, options: AttentionOptions, cache: Cache | None):
-        """Queries per head, latent rows of all keys, and the indexer's three inputs where any of it is
-        needed.
-        """
+    def _project(self, x_BTD: torch.Tensor, view: Visibility | PagedView, options: AttentionOptions):
+        """Queries per head, latent rows, and the indexer's three inputs where any of it is needed."""
         cos, sin = view.cos_BTR, view.sin_BTR
         q_latent = self.q_norm(self.q_down(x_BTD))
         q = self.q_up(q_latent).unflatten(-1, (self.heads, self.nope + self.rope_dim))
@@ -101,18 +100,13 @@ class MLA(nn.Module):
         latent, k_rope = self._split(self.kv_down(x_BTD))
         kv_BSX = torch.cat([self.kv_norm(latent).to(q.dtype), rotate(k_rope, cos, sin)], -1)
         index_inputs = None
-        if options.needs_indexer or (cache is not None and cache.index_keys):
+        if options.needs_indexer:
             if self.indexer is None:
                 raise ValueError("this needs an indexer, and the model has none: call add_indexer() first")
             index_inputs = self.indexer(x_BTD, q_latent, cos, sin)
-        if cache is not None:
-            kv_BSX = cache.append(self.layer, kv_BSX)
-        if cache is not None and cache.index_keys:
-            q, key, weight = index_inputs
-            index_inputs = (q, cache.append_index_keys(self.layer, key), weight)
         return q_BTNH, kv_BSX, index_inputs
 
-    def _select(self, view: Visibility, options: AttentionOptions, index_inputs) -> torch.Tensor | None:
+    def select(self, view: Visibility, options: AttentionOptions, index_inputs) -> torch.Tensor | None:
         """The keys each query attends to; None where that is all visible ones, as it is while all of them
         fit.
         """
@@ -122,16 +116,14 @@ class MLA(nn.Module):
             return random_topk(view, options.top_k, seed=self.layer)
         return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k)
 
-    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility, behind_cache: bool) -> torch.Tensor:
+    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility) -> torch.Tensor:
         """Attention-weighted values (B, T, N, v), by the form that is quickest here."""
         if index_BTK is None:
-            if behind_cache:
-                return self._absorbed_dense(self._absorb(q_BTNH), kv_BSX, view)
-            return self._expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS)
-        if behind_cache or q_BTNH.is_cuda or view.keys > MASKED_DENSE_KEYS:
-            context_BTNC, _ = sparse_mla(self._absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent)
-            return self._values(context_BTNC)
-        return self._expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys))
+            return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS)
+        if q_BTNH.is_cuda or view.keys > MASKED_DENSE_KEYS:
+            context_BTNC, _ = sparse_mla(self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent)
+            return self.values(context_BTNC)
+        return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys))
 
     def _keys(self, latent_BSC: torch.Tensor, k_rope_BSR: torch.Tensor) -> torch.Tensor:
         """(B, S, N, H): every head's own part, and the rotated part that all share."""
@@ -142,7 +134,7 @@ class MLA(nn.Module):
     def _split(self, kv_BSX: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return kv_BSX.split([self.latent, self.rope_dim], -1)
 
-    def _expanded(self, q_BTNH, kv_BSX, mask_B1TS: torch.Tensor | None) -> torch.Tensor:
+    def expanded(self, q_BTNH, kv_BSX, mask_B1TS: torch.Tensor | None) -> torch.Tensor:
         """Keys and values per head; no mask means plain causal attention, for which SDPA has its quickest
         path.
         """
@@ -154,20 +146,14 @@ class MLA(nn.Module):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B1TS, is_causal=causal, scale=self.scale)
         return out.transpose(1, 2)
 
-    def _absorb(self, q_BTNH: torch.Tensor) -> torch.Tensor:
+    def absorb(self, q_BTNH: torch.Tensor) -> torch.Tensor:
         """Queries (B, T, N, X) that meet the latent row itself."""
         up_NHC = self.k_up.weight.view(self.heads, self.nope, self.latent)
         nope, rope = q_BTNH.split([self.nope, self.rope_dim], -1)
         return torch.cat([torch.einsum("btnh,nhc->btnc", nope, up_NHC), rope], -1)
 
-    def _absorbed_dense(self, q_BTNX: torch.Tensor, kv_BSX: torch.Tensor, view: Visibility) -> torch.Tensor:
-        q = q_BTNX.transpose(1, 2)
-        kv = kv_BSX.to(q.dtype).unsqueeze(1).expand(-1, self.heads, -1, -1)
-        values = kv[..., : self.latent]
-        out = F.scaled_dot_product_attention(q, kv, values, attn_mask=view.mask_B1TS, scale=self.scale)
-        return self._values(out.transpose(1, 2))
-
-    def _values(self, context_BTNC: torch.Tensor) -> torch.Tensor:
+    def values(self, context_BTNC: torch.Tensor) -> torch.Tensor:
+        """Values per head (B, T, N, v) of attention-weighted latents."""
         up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
         return torch.einsum("btnc,nvc->btnv", context_BTNC, up_NVC)
 
@@ -178,7 +164,7 @@ class MLA(nn.Module):
         q_BTNH, kv_BSX, index_inputs = q_BTNH[:rows], kv_BSX[:rows], [x[:rows] for x in index_inputs]
         if index_BTK is not None:
             with torch.no_grad():
-                q_BTNX = self._absorb(q_BTNH)
+                q_BTNX = self.absorb(q_BTNH)
             return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK[:rows])
         with torch.no_grad():
             k_BSNH = self._keys(*self._split(kv_BSX))

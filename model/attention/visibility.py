@@ -1,7 +1,7 @@
 """Which keys each query sees: always one contiguous range ``start <= key < stop``.
 
 The one rule covers plain causal attention (0, t + 1), packed documents (document start, t + 1), a sliding
-window (max(start, t + 1 - W), t + 1), left padding, and decoding behind a cache. B batch, T queries, S keys.
+window (max(start, t + 1 - W), t + 1), left padding, and decoding behind a cache (``cache.py``). B batch, T queries, S keys.
 """
 
 from dataclasses import dataclass
@@ -55,21 +55,19 @@ class Visibility:
         cls,
         batch: int,
         queries: int,
-        past: int,
         start_BT: torch.Tensor | None,
         position_BT: torch.Tensor | None,
         table,
         device: torch.device,
     ) -> Self:
-        """Causal visibility of ``queries`` new tokens behind ``past`` cached ones.
+        """Causal visibility of ``queries`` tokens.
 
         ``start_BT`` (or (B, 1)) is each query's first visible key, 0 where left out. Rotary positions count
         from it unless ``position_BT`` is given. ``table`` maps positions to cosine and sine.
         """
-        key = torch.arange(past, past + queries, dtype=torch.int32, device=device).expand(batch, queries)
+        key = torch.arange(queries, dtype=torch.int32, device=device).expand(batch, queries)
         start = torch.zeros_like(key) if start_BT is None else start_BT.to(torch.int32).expand(batch, queries)
         if position_BT is None:
             # One row of angles serves the whole batch where all rows count alike.
             position_BT = key[:1] if start_BT is None else (key - start).clamp(min=0)
-        causal = start_BT is None and past == 0
-        return cls(start.contiguous(), key + 1, past + queries, causal, *table(position_BT))
+        return cls(start.contiguous(), key + 1, queries, start_BT is None, *table(position_BT))

@@ -1,28 +1,29 @@
-"""A small batched sampler over the latent cache, and the likelihood of given tokens.
+"""Samples of many prompts through an engine of their own, and the likelihood of given tokens.
 
     samples = generate(model, prompts, max_new_tokens=64, stop_ids=tokenizer.stop_ids, temperature=1.0)
     logprobs = score(model, rows)
 
-What a row gets does not depend on the rows beside it: padding is masked, and every row draws from a generator
-of its own. (Attention "random" is the exception: it draws keys for the batch as a whole.)
+What a row gets does not depend on the rows beside it. (Attention "random" is the exception: it draws keys for the batch as a whole.)
 
 B batch, T tokens (queries), V vocabulary.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from model.attention.mla import Mode
+from model.inference.engine import Engine
+from model.inference.request import SamplingParams
 from model.kernels.registry import linear_cross_entropy
 from model.transformer import Transformer
 
-# Tokens of a batch, padding and room for the answer included: it bounds the memory of cache and activations.
+# Tokens of a batch, room for the answers included: it bounds the memory of cache and activations.
 BATCH_TOKENS = 32_768
-# Finished rows are dropped when no more than this share goes on: dropping copies the cache.
-KEEP_ROWS = 0.75
+PAGE_SIZE = 16
+PREFILL_CHUNK = 8192  # prompt tokens of a pass
 
 
 @dataclass
@@ -32,7 +33,6 @@ class Sample:
     stopped: bool = False  # by a stop token, not by the limit
 
 
-@torch.inference_mode()
 def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -52,24 +52,27 @@ def generate(
     """
     if temperature < 0 or max_new_tokens < 1:
         raise ValueError("sampling needs a temperature of 0 or more and max_new_tokens of 1 or more")
+    _refuse_empty(prompts)
+    if not prompts:
+        return []
+    longest = max(map(len, prompts)) + max_new_tokens + 2  # with room for the engine's look ahead
+    tokens = min(max(longest, batch_tokens), sum(map(len, prompts)) + len(prompts) * (longest + PAGE_SIZE))
+    engine = Engine(
+        model, pages=-(-tokens // PAGE_SIZE), page_size=PAGE_SIZE, max_running=max(1, batch_tokens // longest),
+        max_waiting=len(prompts), prefill_chunk=PREFILL_CHUNK, attention=attention, top_k=top_k,
+    )  # fmt: skip
+    base = SamplingParams(
+        max_new_tokens=max_new_tokens, temperature=temperature, stop_ids=frozenset(stop_ids)
+    )
+    # Neighbours of like length are read as one batch.
+    order = sorted(range(len(prompts)), key=lambda n: len(prompts[n]))
+    own = [replace(base, seed=(seed << 32) + n) for n in order]
     samples = [Sample() for _ in prompts]
-    for numbers in _batches(prompts, max_new_tokens, batch_tokens):
-        chances_BT = np.stack([np.random.default_rng([seed, n]).random(max_new_tokens) for n in numbers])
-        batch = _Batch(model, [prompts[n] for n in numbers], max_new_tokens, attention, top_k)
-        rows = np.array(numbers)
-        for step in range(max_new_tokens):
-            token_B, logprob_B = _choose(batch.logits_BV.float(), temperature, chances_BT[:, step])
-            for n, token, logprob in zip(rows, token_B.tolist(), logprob_B.tolist(), strict=True):
-                if not samples[n].stopped:
-                    samples[n].ids.append(token)
-                    samples[n].logprobs.append(logprob)
-                    samples[n].stopped = token in stop_ids
-            going = np.array([not samples[n].stopped for n in rows])
-            if not going.any() or step == max_new_tokens - 1:
-                break
-            if going.mean() <= KEEP_ROWS:
-                rows, chances_BT, token_B = rows[going], chances_BT[going], token_B[batch.keep(going)]
-            batch.advance(token_B)
+    for n, completion in zip(order, engine.generate([prompts[n] for n in order], own), strict=True):
+        if completion.finish == "error":
+            raise ValueError(f"prompt {n} could not be continued: {completion.error}")
+        logprobs = [token.logprob for token in completion.tokens]
+        samples[n] = Sample(completion.ids, logprobs, completion.finish == "stop")
     return samples
 
 
@@ -88,7 +91,7 @@ def score(
     """
     scores: list[np.ndarray] = [np.empty(0, np.float32)] * len(rows)
     device = model.embed.weight.device
-    for numbers in _batches(rows, 0, batch_tokens):
+    for numbers in _batches(rows, batch_tokens):
         width = max(len(rows[n]) for n in numbers)
         # Padded right: causal attention never looks there.
         tokens_BT = torch.tensor([[*rows[n], *[0] * (width - len(rows[n]))] for n in numbers], device=device)
@@ -101,51 +104,13 @@ def score(
     return scores
 
 
-class _Batch:
-    """Rows padded left to one length, decoded together behind one cache."""
-
-    def __init__(self, model: Transformer, prompts, max_new_tokens: int, attention: Mode, top_k: int | None):
-        self._model, self._attention, self._top_k = model, attention, top_k
-        width = max(map(len, prompts))
-        device = model.embed.weight.device
-        tokens_BT = torch.tensor([[*[0] * (width - len(p)), *p] for p in prompts], device=device)
-        self._start_B1 = torch.tensor([[width - len(p)] for p in prompts], dtype=torch.int32, device=device)
-        # The last sampled token is not read again.
-        self._cache = model.new_cache(len(prompts), width + max_new_tokens - 1)
-        self._read(tokens_BT)
-
-    def _read(self, tokens_BT: torch.Tensor) -> None:
-        out = self._model(
-            tokens_BT,
-            start_BT=self._start_B1,
-            attention=self._attention,
-            top_k=self._top_k,
-            cache=self._cache,
-        )
-        self.logits_BV = self._model.logits(out.hidden_BTD[:, -1])
-
-    def advance(self, token_B: torch.Tensor) -> None:
-        self._read(token_B.unsqueeze(-1))
-
-    def keep(self, going: np.ndarray) -> torch.Tensor:
-        """Drop the finished rows; returns the numbers of the others, to index the batch's tensors."""
-        rows = torch.from_numpy(going.nonzero()[0]).to(self._start_B1.device)
-        self._start_B1 = self._start_B1[rows]
-        self._cache.keep(rows)
-        return rows
-
-
-def _batches(rows: Sequence[Sequence[int]], room: int, batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of rows of similar length; a batch's rows times its longest, with room, keep to the limit."""
-    empty = [n for n, row in enumerate(rows) if not len(row)]
-    if empty:
-        raise ValueError(
-            f"row {empty[0]} holds no token; start it with <|endoftext|> or a chat's first tokens"
-        )
+def _batches(rows: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of rows of similar length; a batch's rows times its longest keep to the limit."""
+    _refuse_empty(rows)
     order = sorted(range(len(rows)), key=lambda n: len(rows[n]))
     batch: list[int] = []
     for n in order:
-        if batch and (len(batch) + 1) * (len(rows[n]) + room) > batch_tokens:
+        if batch and (len(batch) + 1) * len(rows[n]) > batch_tokens:
             yield batch
             batch = []
         batch.append(n)
@@ -153,17 +118,9 @@ def _batches(rows: Sequence[Sequence[int]], room: int, batch_tokens: int) -> Ite
         yield batch
 
 
-def _choose(
-    logits_BV: torch.Tensor, temperature: float, chance_B: np.ndarray
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A token for each row and its log-probability: the most probable one, or, with a temperature, the one at
-    which the cumulative probability passes the row's chance (uniform in [0, 1), float64).
-    """
-    if temperature == 0:
-        token_B1 = logits_BV.argmax(-1, keepdim=True)
-    else:
-        cumulative_BV = (logits_BV / temperature).double().softmax(-1).cumsum(-1)
-        chance_B1 = torch.from_numpy(chance_B).to(logits_BV.device).unsqueeze(-1)
-        token_B1 = torch.searchsorted(cumulative_BV, chance_B1 * cumulative_BV[:, -1:], right=True)
-        token_B1.clamp_(max=logits_BV.shape[-1] - 1)
-    return token_B1.squeeze(-1), logits_BV.log_softmax(-1).gather(-1, token_B1).squeeze(-1)
+def _refuse_empty(rows: Sequence[Sequence[int]]) -> None:
+    empty = [n for n, row in enumerate(rows) if not len(row)]
+    if empty:
+        raise ValueError(
+            f"row {empty[0]} holds no token; start it with <|endoftext|> or a chat's first tokens"
+        )

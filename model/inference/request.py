@@ -67,5 +67,15 @@ class Completion:
         return [token.id for token in self.tokens]
 
 
+@dataclass
+class Event:
+    """What one step did for one request."""
+
+    request: int
+    tokens: list[Token] = field(default_factory=list)  # new ones
+    completion: Completion | None = None  # when the request has ended
+    prompt: list[Token] | None = None  # with ``prompt_logprobs``, once all of the prompt was read
+
+
 class QueueFull(Exception):
     """The engine has as many waiting requests as it takes."""

@@ -1,0 +1,119 @@
+"""From logits to tokens: filters, and draws that depend on a request's seed and a token's number alone.
+
+A token is the argmax of its filtered log-probabilities plus Gumbel noise, which draws exactly from the distribution.
+The noise comes from a counter-based hash of (seed, number of the token, vocabulary entry): no state, so neither the
+batch nor a restart nor speculation changes it.
+
+R rows, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from model.inference.request import SamplingParams
+
+_WORD = 1 << 64
+_GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment and multipliers
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27, 31)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How one row is drawn: its request's parameters and seed, and the number of the token in its sequence."""
+
+    params: SamplingParams
+    seed: int
+    number: int
+
+
+def choose(logits_RV: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
+    """A token for each row (R,), int64."""
+    random = [row for row, draw in enumerate(draws) if draw.params.temperature > 0]
+    token_R = logits_RV.argmax(-1)
+    if random:
+        whole = len(random) == len(draws)
+        rows = slice(None) if whole else torch.tensor(random, device=logits_RV.device)
+        token_R[rows] = _draw(logits_RV[rows], [draws[row] for row in random])
+    return token_R
+
+
+def _draw(logits_RV: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
+    temperature = [draw.params.temperature for draw in draws]
+    scale_R1 = torch.tensor(temperature, dtype=torch.float64, device=logits_RV.device).unsqueeze(-1)
+    score_RV = logits_RV.double() / scale_R1
+    filtered = [n for n, d in enumerate(draws) if d.params.top_k or d.params.top_p < 1 or d.params.min_p]
+    if filtered:
+        rows = torch.tensor(filtered, device=logits_RV.device)
+        score_RV[rows] = keep_likely(score_RV[rows], [draws[n].params for n in filtered])
+    return (score_RV + gumbel(draws, logits_RV.shape[-1], logits_RV.device)).argmax(-1)
+
+
+def keep_likely(score_RV: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
+    """Scores (after the temperature) with -inf where top_k, then top_p, then min_p removes an entry.
+
+    top_p keeps the fewest entries, best first, whose probabilities (of those that top_k left) reach it.
+    """
+    V = score_RV.shape[-1]
+
+    def column(values: list) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=score_RV.device).unsqueeze(-1)
+
+    best_RV, order_RV = score_RV.sort(-1, descending=True, stable=True)
+    rank_V = torch.arange(V, device=score_RV.device)
+    best_RV = best_RV.masked_fill(rank_V >= column([p.top_k or V for p in params]), float("-inf"))
+    chance_RV = best_RV.softmax(-1)
+    before_RV = chance_RV.cumsum(-1) - chance_RV
+    drop_RV = before_RV >= column([p.top_p if p.top_p < 1 else 2.0 for p in params])
+    drop_RV |= chance_RV < column([p.min_p for p in params]) * chance_RV[:, :1]
+    drop_RV[:, 0] = False
+    return torch.empty_like(score_RV).scatter_(-1, order_RV, best_RV.masked_fill(drop_RV, float("-inf")))
+
+
+def gumbel(draws: list[Draw], vocabulary: int, device: torch.device) -> torch.Tensor:
+    """Standard Gumbel noise (R, V), float64."""
+    base_R1 = torch.tensor([_signed(_mix(_mix(d.seed) + d.number)) for d in draws], device=device).unsqueeze(
+        -1
+    )
+    x = base_R1 + torch.arange(1, vocabulary + 1, device=device) * _signed(_GOLDEN)
+    for shift, factor in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
+        x ^= (x >> shift) & ((1 << (64 - shift)) - 1)  # int64 shifts keep the sign: cut it off
+        if factor is not None:
+            x *= _signed(factor)
+    uniform_RV = (((x >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+    return uniform_RV.log_().neg_().log_().neg_()
+
+
+def _mix(value: int) -> int:
+    """splitmix64 of an int, 64 bits."""
+    value = (value + _GOLDEN) % _WORD
+    for shift, factor in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
+        value = ((value ^ (value >> shift)) * factor) % _WORD
+    return value
+
+
+def _signed(value: int) -> int:
+    return value - _WORD if value >= _WORD // 2 else value
+
+
+def log_probabilities(logits_RV: torch.Tensor) -> torch.Tensor:
+    """The model's own, before temperature and filters: at least float32."""
+    return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
+
+
+def best(logprob_RV: torch.Tensor, counts: list[int]) -> list[tuple[tuple[int, float], ...]]:
+    """For each row its ``counts[row]`` most probable tokens with their log-probabilities, best first."""
+    most = min(max(counts, default=0), logprob_RV.shape[-1])
+    if not most:
+        return [()] * len(counts)
+    value, token = logprob_RV.topk(most, dim=-1)
+    rows = zip(token.tolist(), value.tolist(), counts, strict=True)
+    return [tuple(zip(ids[:n], values[:n], strict=True)) for ids, values, n in rows]
+
+
+def stop_string(tail: bytes, new: bytes, stops: tuple[str, ...]) -> tuple[str | None, bytes]:
+    """The stop string that a token's bytes complete first, and the bytes to remember for the next token."""
+    text, longest = tail + new, max(len(stop.encode()) for stop in stops)
+    ends = [(text.find(data := stop.encode()) + len(data), stop) for stop in stops if stop.encode() in text]
+    return (min(ends)[1] if ends else None), text[-(longest - 1) :] if longest > 1 else b""

@@ -1,0 +1,60 @@
+"""Weights of another version into a model that is in use: checked first, then copied in place."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from model.hub import load_folder
+from model.transformer import Transformer
+
+
+def checksum(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 (hex) of a state dict: names, dtypes, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_state(
+    model: Transformer, source: str | Path | Mapping[str, torch.Tensor], expected: str | None
+) -> Mapping[str, torch.Tensor]:
+    """The state dict to load, known to fit. Raises ``ValueError`` where it does not, or is not the ``expected`` one.
+
+    ``source``: a checkpoint folder (then also ``OSError``), or tensors under the names of ``model.state_dict()``.
+    """
+    state = source if isinstance(source, Mapping) else _folder_state(model, source)
+    own = model.state_dict()
+    if missing := sorted(own.keys() ^ state.keys()):
+        where = "lack" if missing[0] in own else "have"
+        raise ValueError(
+            f"the weights {where} {missing[0]}, other than the model: give those of the same shape"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != state[name].shape:
+            shapes = f"{tuple(state[name].shape)}, the model's is {tuple(tensor.shape)}"
+            raise ValueError(f"the weights' {name} has shape {shapes}: give weights of the same shape")
+    if expected is not None and (found := checksum(state)) != expected.lower():
+        raise ValueError(f"the weights' checksum is {found}, not {expected}: send them again")
+    return state
+
+
+@torch.no_grad()
+def copy_state(model: Transformer, state: Mapping[str, torch.Tensor]) -> None:
+    """Copy a fitting state dict into the model's own tensors, in their dtype and on their device."""
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(state[name])
+
+
+def _folder_state(model: Transformer, folder: str | Path) -> Mapping[str, torch.Tensor]:
+    found = load_folder(folder)
+    if found.config != model.config:
+        names = [name for name, value in found.config if value != getattr(model.config, name)]
+        raise ValueError(
+            f"{folder} differs from the loaded model in {', '.join(names)}: load it as another model"
+        )
+    return found.state_dict()
