@@ -83,6 +83,17 @@ if __name__ == "__main__":
 """
 
 
+SECONDS_WITH_A_SERVER = 900  # the first such test waits for a server, a worker and all stages
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """More time than pyproject.toml gives for tests that use the Prefect server."""
+    if config.pluginmanager.hasplugin("timeout"):
+        for item in items:
+            if "served" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.timeout(SECONDS_WITH_A_SERVER))
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The miniature repository, with git and DVC; nothing has run."""
