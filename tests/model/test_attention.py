@@ -5,6 +5,7 @@ import torch
 from shapes import small_config
 
 from model.attention import mla
+from model.attention.cache import Chunk
 from model.attention.selection import captured_mass, random_topk
 from model.attention.visibility import Visibility
 from model.kernels.indexer_topk.reference import visible_mask
@@ -95,48 +96,37 @@ def test_packed_documents_read_as_alone(make_model, mode):
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "window"])
-@pytest.mark.parametrize("chunks", [[17, 1, 1, 1, 1, 1, 1, 1, 1, 1], [9, 8, 1, 5, 3]])
-def test_decoding_behind_a_cache_equals_one_pass(make_model, mode, chunks):
+@pytest.mark.parametrize("pieces", [[17, *[1] * 9], [9, 8, 1, 5, 3], [10, 16]])
+def test_reading_pages_equals_one_pass(make_model, mode, pieces):
+    """Three sequences of different lengths, read in pieces of different sizes in the same passes."""
     config = small_config(4, index_top_k=6)
     model = make_model(config, indexer=True)
-    tokens = draw(config, 3, sum(chunks))
-    whole = run(model, tokens, attention=mode)
-    cache = model.new_cache(3, sum(chunks))
-    pieces = [run(model, piece, attention=mode, cache=cache) for piece in tokens.split(chunks, 1)]
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-5, rtol=1e-5)
+    rows = [draw(config, sum(pieces) - n) for n in (0, 3, 7)]
+    cache = model.new_cache(40, 3, indexer=mode == "sparse")
+    pages = torch.randperm(39)[:30].add(1).view(3, 10).tolist()  # page 0 belongs to nobody
+    got, done = [[], [], []], [0, 0, 0]
+    for piece in pieces:
+        counts = sorted((min(piece, len(row) - at), n) for n, (row, at) in enumerate(zip(rows, done, strict=True)))
+        chunks = [Chunk(pages[n], done[n], count) for count, n in counts if count]
+        tokens = torch.cat([rows[n][done[n] : done[n] + count] for count, n in counts])
+        with torch.no_grad():
+            view = model.paged_view(cache, chunks)
+            hidden = model.read(tokens, view, mla.AttentionOptions(mode, config.index_top_k))
+        for part, (count, n) in zip(hidden.split([c for c, _ in counts]), counts, strict=True):
+            got[n].append(model.logits(part).detach())
+            done[n] += count
+    for row, parts in zip(rows, got, strict=True):
+        expected = run(model, row.unsqueeze(0), attention=mode)[0]
+        torch.testing.assert_close(torch.cat(parts), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["dense", "sparse"])
-def test_rows_padded_left_decode_as_alone(make_model, mode):
-    config = small_config(5, index_top_k=6)
+def test_the_cache_holds_latents_only(make_model):
+    config = small_config(5)
     model = make_model(config, indexer=True)
-    rows = [draw(config, 1, n) for n in (15, 8, 11)]
-    pads = torch.tensor([[15 - row.shape[1]] for row in rows], dtype=torch.int32)
-    padded = torch.cat([torch.nn.functional.pad(row, (15 - row.shape[1], 0)) for row in rows])
-    cache = model.new_cache(3, 20)
-    first = run(model, padded[:, :12], start_BT=pads, attention=mode, cache=cache)
-    assert first.isfinite().all()
-    last = torch.cat(
-        [run(model, padded[:, t : t + 1], start_BT=pads, attention=mode, cache=cache) for t in range(12, 15)],
-        1,
-    )
-    for row, got in zip(rows, last, strict=True):
-        torch.testing.assert_close(got, run(model, row, attention=mode)[0, -3:], atol=1e-5, rtol=1e-5)
-
-
-def test_cache_keeps_rows_truncates_and_says_when_it_is_full(make_model):
-    config = small_config(6)
-    model = make_model(config)
-    tokens = draw(config, 3, 12)
-    cache = model.new_cache(3, 12)
-    run(model, tokens[:, :8], cache=cache)
-    cache.truncate(5)
-    rows = torch.tensor([2, 0])
-    cache.keep(rows)
-    got = run(model, tokens[rows][:, 5:12], cache=cache)
-    torch.testing.assert_close(got, run(model, tokens[rows])[:, 5:], atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match="the cache holds 12 tokens and 13 are needed"):
-        run(model, tokens[rows][:, :1], cache=cache)
+    latent = config.kv_latent + config.qk_rope_dim
+    assert model.new_cache(3, 4).bytes_per_token == config.num_layers * latent * 4
+    both = model.new_cache(3, 4, mtp=True, indexer=True)
+    assert both.bytes_per_token == (config.num_layers + 1) * (latent + config.index_dim) * 4
 
 
 def test_captured_mass_counts_by_hand():
