@@ -171,7 +171,7 @@ class Chat:
         if len(matches) != 1:
             raise ValueError(f"there is no checkpoint {words[0]!r}; there are {', '.join(self._folders)}")
         self._dialogue.loaded = self._runner.run(
-            open_checkpoint(matches[0], self._folders[matches[0]], self._device)
+            open_checkpoint(matches[0], self._folders[matches[0]], device=self._device)
         )
         self._runner.run(loaded.engine.close())
         self._screen.note(f"now {matches[0]}")
@@ -226,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             folders = named_folders(options.checkpoints)
             first = options.first or list(folders)[-1]
-            loaded = runner.run(open_checkpoint(first, folders[first], options.device))
+            loaded = runner.run(open_checkpoint(first, folders[first], device=options.device))
         except (OSError, ValueError, KeyError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

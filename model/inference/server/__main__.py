@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
+from functools import partial
 
 import uvicorn
 
@@ -11,7 +12,7 @@ from model.inference.server.app import make_app
 from model.inference.server.connections import guarded_protocol
 from model.inference.server.guard import LOOPBACK
 from model.inference.server.limits import Limits
-from model.inference.server.loading import named_folders, opener
+from model.inference.server.loading import named_folders, open_checkpoint
 
 KEY_VARIABLE = "GLM5_API_KEY"
 
@@ -34,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--api-key", help=f"that clients must send (default: the variable {KEY_VARIABLE})")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--draft-steps", type=int, default=0, help="of speculative decoding with the MTP block"
+    )
     parser.add_argument("--max-body-bytes", type=int, default=limits.body_bytes)
     parser.add_argument("--max-prompt-tokens", type=int, help="default: what the model's context holds")
     parser.add_argument("--max-tokens", type=int, help="sampled for one sequence; default: what fits")
@@ -65,9 +69,13 @@ def _serve(options: argparse.Namespace) -> int:
         stall_seconds=options.stall_seconds,
         drain_seconds=options.drain_seconds,
     )
-    app = make_app(
-        folders, first, opener(options.device, limits), limits=limits, api_key=key, loopback=loopback
+    opener = partial(
+        open_checkpoint,
+        device=options.device,
+        max_waiting=limits.sequences,
+        draft_steps=options.draft_steps,
     )
+    app = make_app(folders, first, opener, limits=limits, api_key=key, loopback=loopback)
     config = uvicorn.Config(
         app,
         host=options.host,

@@ -87,6 +87,8 @@ class Generation:
             raise ApiError(429, f"The engine's queue is full: {error}", code="busy") from error
         except ValueError as error:
             raise ApiError(422, str(error)) from error
+        except RuntimeError as error:  # closed, or broken
+            raise ApiError(503, str(error), code="engine_error") from error
         self._left = len(self._streams)
         self._pumps = [asyncio.create_task(self._pump(n)) for n in range(self._left)]
 

@@ -1,7 +1,6 @@
 """From a checkpoint folder to an engine that answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from model.chat.tokenizer import Tokenizer
@@ -9,7 +8,6 @@ from model.hub import load_folder
 from model.inference.async_engine import AsyncEngine
 from model.inference.engine import Engine
 from model.inference.server.checkpoints import Loaded
-from model.inference.server.limits import Limits
 
 
 def named_folders(words: list[str]) -> dict[str, Path]:
@@ -25,25 +23,16 @@ def named_folders(words: list[str]) -> dict[str, Path]:
     return folders
 
 
-def opener(device: str, limits: Limits) -> Callable[[str, Path], Awaitable[Loaded]]:
-    """``open_checkpoint`` for a server with these limits."""
-
-    async def open_named(name: str, folder: Path) -> Loaded:
-        return await open_checkpoint(name, folder, device, limits.sequences)
-
-    return open_named
-
-
-async def open_checkpoint(name: str, folder: Path, device: str, sequences: int = 1) -> Loaded:
+async def open_checkpoint(name: str, folder: Path, *, device: str = "cpu", **sizes: int) -> Loaded:
     """Load a folder, without keeping the event loop from its other work, and start an engine on it.
 
-    ``sequences``: how many may wait. Raises ``OSError`` and ``ValueError`` for a folder that cannot be read.
+    ``sizes`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that cannot be read.
     """
-    return await asyncio.to_thread(_open, name, folder, device, sequences)
+    return await asyncio.to_thread(_open, name, folder, device, sizes)
 
 
-def _open(name: str, folder: Path, device: str, sequences: int) -> Loaded:
+def _open(name: str, folder: Path, device: str, sizes: dict[str, int]) -> Loaded:
     tokenizer = Tokenizer.load(folder)
-    model = load_folder(folder, device=device)
-    engine = Engine(model, tokenizer=tokenizer)
+    model = load_folder(folder, device=device).eval()
+    engine = Engine(model, tokenizer=tokenizer, **sizes)
     return Loaded(name, AsyncEngine(engine), tokenizer, model.config.max_positions)
