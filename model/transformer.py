@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from model.attention.cache import Chunk, PagedCache, PagedView
 from model.attention.indexer import Indexer
@@ -85,6 +86,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, *, seed: int = 0, indexer: bool = False):
         super().__init__()
         self.config = config
+        self.recompute = False  # activation checkpointing: keep each layer's input, compute the rest again
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -119,7 +121,10 @@ class Transformer(nn.Module):
         x_BTD = self.embed(tokens_BT)
         signals = []
         for block in self.blocks:
-            x_BTD, signal = block(x_BTD, view, options)
+            if self.recompute and torch.is_grad_enabled():
+                x_BTD, signal = checkpoint(block, x_BTD, view, options, use_reentrant=False)
+            else:
+                x_BTD, signal = block(x_BTD, view, options)
             signals.append(signal)
         return self._output(self.norm(x_BTD), signals, options)
 

@@ -81,11 +81,13 @@ class MLA(nn.Module):
         index_BTK = self.select(view, options, index_inputs)
         if options.mode == "window":
             view = view.window(options.top_k)
-        out_BTNV = self._attend(q_BTNH, kv_BSX, index_BTK, view)
+        out_BTNV, lse_BTN = self._attend(q_BTNH, kv_BSX, index_BTK, view)
         signals = AttentionSignals()
         if options.indexer_loss:
             rows = math.ceil(len(x_BTD) * options.indexer_loss)
-            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, view, rows)
+            signals.indexer_kl = self._indexer_loss(
+                q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view, rows
+            )
         if options.measure:
             signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
         return self.out(out_BTNV.flatten(2)), signals
@@ -114,16 +116,20 @@ class MLA(nn.Module):
             return None
         if options.mode == "random":
             return random_topk(view, options.top_k, seed=self.layer)
-        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k)
+        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order="index")
 
-    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility) -> torch.Tensor:
-        """Attention-weighted values (B, T, N, v), by the form that is quickest here."""
+    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility):
+        """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse where
+        that form gives it.
+        """
         if index_BTK is None:
-            return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS)
+            return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS), None
         if q_BTNH.is_cuda or view.keys > MASKED_DENSE_KEYS:
-            context_BTNC, _ = sparse_mla(self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent)
-            return self.values(context_BTNC)
-        return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys))
+            context_BTNC, lse_BTN = sparse_mla(
+                self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent
+            )
+            return self.values(context_BTNC), lse_BTN
+        return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys)), None
 
     def _keys(self, latent_BSC: torch.Tensor, k_rope_BSR: torch.Tensor) -> torch.Tensor:
         """(B, S, N, H): every head's own part, and the rotated part that all share."""
@@ -157,7 +163,9 @@ class MLA(nn.Module):
         up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
         return torch.einsum("btnc,nvc->btnv", context_BTNC, up_NVC)
 
-    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, view: Visibility, rows: int):
+    def _indexer_loss(
+        self, q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view: Visibility, rows: int
+    ):
         """KL of the main attention to the indexer in the first rows, a scalar: inside the selection, or over
         all visible keys without one.
         """
@@ -165,7 +173,10 @@ class MLA(nn.Module):
         if index_BTK is not None:
             with torch.no_grad():
                 q_BTNX = self.absorb(q_BTNH)
-            return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK[:rows])
+            lse_BTN = None if lse_BTN is None else lse_BTN[:rows]
+            return sparse_indexer_loss(
+                q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK[:rows], lse_BTN=lse_BTN
+            )
         with torch.no_grad():
             k_BSNH = self._keys(*self._split(kv_BSX))
         start, stop = view.start_BT[:rows], view.stop_BT[:rows]

@@ -2,12 +2,15 @@
 
 CUDA tensors take ``<folder>/triton.py`` where Triton is installed and the file has the operation, all others
 take ``<folder>/reference.py``. Both have the same signature; the reference's docstring is the contract.
+Under autocast the operands of matrix products (positions ``narrow``) are cast as autocast casts torch's own.
 """
 
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+
+import torch
 
 
 @cache
@@ -20,18 +23,25 @@ def _implementation(folder: str, name: str, cuda: bool) -> Callable:
     return getattr(import_module(f"{package}.reference"), name)
 
 
-def _operation(folder: str, name: str) -> Callable:
-    def run(first, *arguments, **options):
-        return _implementation(folder, name, first.is_cuda)(first, *arguments, **options)
+def _operation(folder: str, name: str, narrow: tuple[int, ...] = ()) -> Callable:
+    def run(*arguments, **options):
+        device = arguments[0].device.type
+        operation = _implementation(folder, name, device == "cuda")
+        if not torch.is_autocast_enabled(device):
+            return operation(*arguments, **options)
+        dtype = torch.get_autocast_dtype(device)
+        arguments = [x.to(dtype) if place in narrow else x for place, x in enumerate(arguments)]
+        with torch.autocast(device, enabled=False):
+            return operation(*arguments, **options)
 
     run.__name__ = run.__qualname__ = name
     return run
 
 
-indexer_topk = _operation("indexer_topk", "indexer_topk")
-sparse_mla = _operation("sparse_mla", "sparse_mla")
-dense_indexer_loss = _operation("indexer_loss", "dense_indexer_loss")
-sparse_indexer_loss = _operation("indexer_loss", "sparse_indexer_loss")
-routed_experts = _operation("experts", "routed_experts")
-linear_cross_entropy = _operation("cross_entropy", "linear_cross_entropy")
+indexer_topk = _operation("indexer_topk", "indexer_topk", (0, 1))
+sparse_mla = _operation("sparse_mla", "sparse_mla", (0, 1))
+dense_indexer_loss = _operation("indexer_loss", "dense_indexer_loss", (0, 1, 3, 4))
+sparse_indexer_loss = _operation("indexer_loss", "sparse_indexer_loss", (0, 1, 3, 4))
+routed_experts = _operation("experts", "routed_experts", (0, 3, 4))
+linear_cross_entropy = _operation("cross_entropy", "linear_cross_entropy", (0, 1))
 newton_schulz = _operation("newton_schulz", "newton_schulz")

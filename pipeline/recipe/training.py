@@ -38,6 +38,7 @@ class TrainSection(Section):
     optimizer: Optimizer
     schedule: Schedule = Schedule()
     micro_batch: int = Field(gt=0)  # sequences
+    recompute: bool = False  # activation checkpointing: less memory, a third more arithmetic
     global_batch_tokens: int = Field(gt=0)
     save_every_steps: int = Field(100, gt=0)
     keep_last: int = Field(2, gt=0)

@@ -15,6 +15,7 @@ from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT, thinking_of
 from model.inference.generate import generate, score
 from model.transformer import Transformer
+from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
 
 
@@ -30,7 +31,7 @@ class LocalPolicy:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "LocalPolicy":
-        return cls(load_model(folder, device), Tokenizer.load(folder))
+        return cls(for_inference(load_model(folder, device)), Tokenizer.load(folder))
 
     def generate(self, chats: list[Chat], mode: Mode, max_new_tokens: int) -> list[Reply]:
         prompts = [

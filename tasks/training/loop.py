@@ -19,6 +19,7 @@ from pipeline.stage import Context
 from tasks.training import checkpoint
 from tasks.training.batches import Batch, Batches, rows_of_step
 from tasks.training.objective import Objective
+from tasks.training.precision import narrow
 from tasks.training.schedule import schedule_factor
 from tasks.training.throughput import Throughput
 
@@ -106,7 +107,8 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
     sums: dict[str, torch.Tensor] = {}
     for micro in range(micro_steps):
         batch = phase.batches.take(rows[micro * section.micro_batch :][: section.micro_batch]).to(job.device)
-        loss, values = job.objective(batch)
+        with narrow(job.device):
+            loss, values = job.objective(batch)
         if not math.isfinite(loss.item()):
             where = ", ".join(batch.names[:4]) + (" ..." if len(batch.names) > 4 else "")
             raise UserError(
@@ -141,7 +143,8 @@ def _validate(job: Job, phase: Phase, step: int) -> dict[str, float]:
     job.model.eval()
     sums: dict[str, float] = {}
     for batch in phase.validation:
-        loss, values = job.objective.validate(batch.to(job.device))
+        with narrow(job.device):
+            loss, values = job.objective.validate(batch.to(job.device))
         for key, value in ({"train/loss": loss} | values).items():
             name = key.replace("train/", "val/")
             sums[name] = sums.get(name, 0.0) + float(value) / len(phase.validation)

@@ -24,6 +24,7 @@ def train_to_checkpoint(
     tokenizer_folder: Path,
 ) -> dict[str, float]:
     """Train what requires a gradient and write the checkpoint; returns the final values."""
+    model.recompute = context.section.recompute
     optimizer = make_optimizer(model, context.section.optimizer)
     values = train(Job(context, model, optimizer, objective, phases, flops_per_token))
     write_checkpoint(context, model, tokenizer_folder)

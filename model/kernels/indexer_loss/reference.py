@@ -64,6 +64,8 @@ def sparse_indexer_loss(
     ik_BSJ: torch.Tensor,
     iw_BTI: torch.Tensor,
     index_BTK: torch.Tensor,
+    *,
+    lse_BTN: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mean over queries of ``KL(p_t || softmax(I_t))`` inside each query's selected keys (sparse stage).
 
@@ -74,6 +76,7 @@ def sparse_indexer_loss(
         iq_BTIJ, ik_BSJ, iw_BTI: the indexer's queries, keys and head weights; these get gradients.
         index_BTK: int32 selected keys; negative entries select nothing. A query without any is left out of
         the mean.
+        lse_BTN: second result of ``sparse_mla`` for the same inputs, where it is known.
 
     Returns:
         scalar, float32 (float64 for float64 inputs), in nats; 0 if no query selects a key.
@@ -86,7 +89,8 @@ def sparse_indexer_loss(
         present = index >= 0
         with torch.no_grad():
             score_BTNK = (q_BTNX[:, rows] @ gather_rows(kv_BSX, index).transpose(2, 3)).to(dtype) * scale
-            target = _head_sum(score_BTNK.transpose(1, 2), present)
+            known = None if lse_BTN is None else lse_BTN[:, rows].transpose(1, 2)
+            target = _head_sum(score_BTNK.transpose(1, 2), present, known)
         keys = int(index.max()) + 1  # none of the tile's queries selects a later one
         score = indexer_scores(iq, ik[:, : max(keys, 1)], iw).gather(-1, index.clamp(min=0).long())
         return _kl(target, score, present)
@@ -95,12 +99,16 @@ def sparse_indexer_loss(
     return _TiledLoss.apply(iq_BTIJ, ik_BSJ, iw_BTI, tile, queries)
 
 
-def _head_sum(score_BNTS: torch.Tensor, visible_BTS: torch.Tensor) -> torch.Tensor:
+def _head_sum(
+    score_BNTS: torch.Tensor, visible_BTS: torch.Tensor, lse_BNT: torch.Tensor | None = None
+) -> torch.Tensor:
     """Mean over heads of the masked softmax: it sums to one over keys, or is zero where nothing is
     visible.
     """
     hidden = ~visible_BTS
-    probability = score_BNTS.masked_fill(hidden.unsqueeze(1), float("-inf")).softmax(-1).mean(1)
+    masked = score_BNTS.masked_fill(hidden.unsqueeze(1), float("-inf"))
+    each = masked.softmax(-1) if lse_BNT is None else (masked - lse_BNT.unsqueeze(-1)).exp()
+    probability = each.mean(1)
     return probability.masked_fill(hidden, 0.0)
 
 
