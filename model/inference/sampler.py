@@ -60,7 +60,7 @@ def keep_likely(score_RV: torch.Tensor, params: list[SamplingParams]) -> torch.T
     def column(values: list) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64, device=score_RV.device).unsqueeze(-1)
 
-    best_RV, order_RV = score_RV.sort(-1, descending=True, stable=True)
+    best_RV, order_RV = score_RV.sort(dim=-1, descending=True, stable=True)
     rank_V = torch.arange(V, device=score_RV.device)
     best_RV = best_RV.masked_fill(rank_V >= column([p.top_k or V for p in params]), float("-inf"))
     chance_RV = best_RV.softmax(-1)

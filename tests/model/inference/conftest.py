@@ -37,6 +37,7 @@ def check_completion(
     attention: str = "sparse",
 ) -> None:
     """Each token is what the training forward of its version draws, with that forward's log-probability."""
+    assert completion.finish != "error", completion.error
     ids, first = [*prompt, *completion.ids], len(prompt) - 1
     for version in {token.version for token in completion.tokens}:
         logits = plain_logits(models[version], ids, attention)[first:-1]
