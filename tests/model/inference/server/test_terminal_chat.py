@@ -1,0 +1,108 @@
+"""``python -m model.inference.terminal`` on a pipe and at a real pseudo-terminal."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reciting_model import ARGUMENT, CONTENT, REASONING, TOOL, VALUE_TEXT  # isort: skip
+
+ROOT = Path(__file__).parents[4]
+PROMPT = "you> "
+
+
+@pytest.fixture
+def command(folders):
+    names = [f"{name}={folder}" for name, folder in folders.items()]
+    return [sys.executable, "-m", "model.inference.terminal", *names]
+
+
+@pytest.fixture
+def variables():
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TERM": "xterm", "NO_COLOR": "1"}
+
+
+def test_a_pipe_gets_answers_alone(command, variables):
+    lines = ["hello", "/model caller", "find it", "at noon", "/model nobody", "/nonsense", "/history"]
+    done = subprocess.run(
+        command, input="\n".join(lines), env=variables, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    call = f'{TOOL}({ARGUMENT}="{VALUE_TEXT}")'
+    # The caller calls again after its result; the next line, a command, is what it gets then, and so on.
+    assert done.stdout.splitlines()[:4] == [CONTENT, "now caller", call, call]
+    assert REASONING not in done.stdout and "\033" not in done.stdout
+
+
+def test_commands(command, variables):
+    mistakes = ["/thinking maybe", "/temperature", "/temperature -1", "/tools axe", "/nonsense"]
+    looks = ["/model", "/history", "/new", "/history", "/help", "/quit", "unread"]
+    lines = ["/thinking off", "hello", "/tools calc", *mistakes, *looks]
+    done = subprocess.run(
+        command, input="\n".join(lines), env=variables, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    assert out.count("error: ") == len(mistakes) and out.count(CONTENT) == 2
+    assert f"user: hello\nassistant: {CONTENT}\na new dialogue\n/new" in out
+    assert "* speaker" in out and "  caller" in out and "unread" not in out
+
+
+def test_a_folder_that_is_no_checkpoint(variables, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "model.inference.terminal", f"x={tmp_path}"], env=variables,
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+class Terminal:
+    """A child process at a pseudo-terminal, and a person who types."""
+
+    def __init__(self, command: list[str], variables: dict[str, str]):
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.execve(command[0], command, variables)
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def read_until(self, pattern: str, seconds: float = 60) -> str:
+        seen, deadline = b"", time.monotonic() + seconds
+        while not re.search(pattern, seen.decode(errors="replace")):
+            assert time.monotonic() < deadline, seen
+            if select.select([self._fd], [], [], 0.2)[0]:
+                seen += os.read(self._fd, 4096)
+        return seen.decode(errors="replace")
+
+    def ended(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(command, variables):
+    terminal = Terminal(command, variables)
+    assert "/help" in terminal.read_until(PROMPT)
+    terminal.type("hello\n")
+    answer = terminal.read_until(r"tokens/s\r\n" + PROMPT)
+    assert REASONING in answer and CONTENT in answer
+
+    terminal.type("/temperature 100\nhello\n")  # talks nonsense for a long time
+    terminal.read_until(r"hello\r\n.{20}")
+    terminal.type("\x03")
+    assert "stopped" in terminal.read_until(PROMPT)
+    terminal.type("half a line")
+    terminal.read_until("half a line")
+    time.sleep(0.5)  # a person's; readline misses an interrupt in the instant before it waits for keys
+    terminal.type("\x03")
+    terminal.read_until(PROMPT)
+    terminal.type("/temperature 0\n/new\nhello\n")
+    assert CONTENT in terminal.read_until(r"tokens/s\r\n" + PROMPT)
+    terminal.type("\x04")
+    assert terminal.ended() == 0
