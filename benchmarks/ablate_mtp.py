@@ -1,12 +1,13 @@
-"""MTP with one block for three steps, with a block for each of three steps, and with a single step, at tiny size:
-the paper's claim that training the shared block for all steps makes longer drafts accepted (2.76 against 2.55).
+"""MTP with one block for three steps, with a block for each of three steps, and with a single step, at tiny
+size: the paper's claim that training the shared block for all steps makes longer drafts accepted (2.76
+against 2.55).
 
     python -m benchmarks.ablate_mtp --recipe tiny --tokens 400000 --seeds 0 1 2
 
-Every variant sees the same tokens in the same order. Then each drafts ``--draft-steps`` tokens behind its own trunk's
-greedy continuations of held-out text; a draft counts as long as it is what the trunk says. The step trained last is
-used for the steps behind it. Reads the recipe's ``pretrain_data`` artifact, prints a table and writes
-``benchmarks/results/ablate_mtp.json``. Nothing is claimed beforehand.
+Every variant sees the same tokens in the same order. Then each drafts ``--draft-steps`` tokens behind its own
+trunk's greedy continuations of held-out text; a draft counts as long as it is what the trunk says. The step
+trained last is used for the steps behind it. Reads the recipe's ``pretrain_data`` artifact, prints a table
+and writes ``benchmarks/results/ablate_mtp.json``. Nothing is claimed beforehand.
 """
 
 import argparse
@@ -92,12 +93,17 @@ def main() -> None:
         for seed in options.seeds:
             model, data = train_one(recipe, steps, shared, seed, options.tokens)
             texts = continuations(model, data, options.rows)
-            row = {"variant": name, "seed": seed, "accept_length": accept_length(model, texts, options.draft_steps)}
+            row = {
+                "variant": name,
+                "seed": seed,
+                "accept_length": accept_length(model, texts, options.draft_steps),
+            }
             print(row, flush=True)
             rows.append(row)
     result = {
         "date": date.today().isoformat(), "machine": platform.processor() or platform.machine(),
-        "torch": torch.__version__, "tokens": options.tokens, "draft_steps": options.draft_steps, "rows": rows,
+        "torch": torch.__version__, "tokens": options.tokens, "draft_steps": options.draft_steps,
+        "rows": rows,
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print_table(rows)
@@ -144,8 +150,8 @@ def continuations(model: Transformer, heldout: StreamBatches, count: int) -> tor
 def accept_length(model: Transformer, rows_BT: torch.Tensor, steps: int) -> float:
     """Tokens of a pass: those of the accepted drafts and the trunk's own, over the continuations.
 
-    The training form of the chain drafts at every place at once: step k's state at t has read the tokens up to t + k,
-    which are the drafts for as long as they were right.
+    The training form of the chain drafts at every place at once: step k's state at t has read the tokens up
+    to t + k, which are the drafts for as long as they were right.
     """
     states, _ = model.mtp_states(rows_BT, model(rows_BT).hidden_BTD, steps=steps)
     right = torch.zeros(steps, *rows_BT.shape, dtype=torch.bool)

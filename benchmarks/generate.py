@@ -1,11 +1,12 @@
-"""Generating with our engine and with transformers' ``GlmMoeDsaForCausalLM.generate``: same weights, same prompts.
+"""Generating with our engine and with transformers' ``GlmMoeDsaForCausalLM.generate``: same weights, same
+prompts.
 
     python -m benchmarks.generate --shape tiny --out benchmarks/results/generate_cpu.json
     python -m benchmarks.generate --shape anchor --device cuda --dtype bfloat16 --batch 16 --out ...
 
-Random weights; greedy; every sequence as long as every other. The two are timed in turns, so that what else the
-machine does meets both. Also timed: a prompt of ``--prefill`` tokens, and ``--requests`` short requests, during which
-the process's memory is read.
+Random weights; greedy; every sequence as long as every other. The two are timed in turns, so that what else
+the machine does meets both. Also timed: a prompt of ``--prefill`` tokens, and ``--requests`` short requests,
+during which the process's memory is read.
 """
 
 import argparse
@@ -110,7 +111,9 @@ class Bench:
             )  # fmt: skip
             answers["theirs"] = out[:, length:].tolist()
 
-        seconds = self._in_turns({"ours": ours, "transformers": theirs}, lambda: self.prompts(batch, length), repeats)
+        seconds = self._in_turns(
+            {"ours": ours, "transformers": theirs}, lambda: self.prompts(batch, length), repeats
+        )
         same = [a == b for a, b in zip(answers["ours"], answers["theirs"], strict=True)]
         rates = {name: spread([batch * tokens / s for s in times]) for name, times in seconds.items()}
         return {
@@ -130,7 +133,9 @@ class Bench:
 
         @torch.inference_mode()
         def theirs(prompts: list[list[int]]) -> None:
-            self.theirs(torch.tensor(prompts, device=self.device), logits_to_keep=1).logits.argmax(-1).tolist()
+            self.theirs(torch.tensor(prompts, device=self.device), logits_to_keep=1).logits.argmax(
+                -1
+            ).tolist()
 
         def watched(name: str, run: Callable) -> Callable:
             def inner(prompts: list[list[int]]) -> None:
@@ -152,7 +157,7 @@ class Bench:
         return result
 
     def many_requests(self, count: int) -> dict:
-        """Memory of the process (CUDA: of the allocator) in MiB at ten moments of ``count`` short requests."""
+        """Memory of the process (CUDA: of the allocator) in MiB, at ten moments of ``count`` requests."""
         engine = Engine(self.ours, pages=1024, max_running=64)
         readings, served = [], 0
         while served < count:

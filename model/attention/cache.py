@@ -1,8 +1,8 @@
-"""What decoding keeps of earlier tokens, in pages: per layer the kv latent with the rotated shared key, and the
-indexer's key (paper section 2.1: 512 + 64 numbers per token and layer in GLM-5, and 128 for the indexer).
+"""What decoding keeps of earlier tokens, in pages: per layer the kv latent with the rotated shared key, and
+the indexer's key (paper section 2.1: 512 + 64 numbers per token and layer in GLM-5, and 128 for the indexer).
 
-Keys and values per head are never stored. A pass of the model reads new tokens of several sequences at once, laid
-out flat: ``PagedView`` says where each of them is written and what it sees.
+Keys and values per head are never stored. A pass of the model reads new tokens of several sequences at once,
+laid out flat: ``PagedView`` says where each of them is written and what it sees.
 
 M tokens of a pass, B sequences, T new tokens of each, S keys, X = kv latent + rope dim, J indexer dim.
 """
@@ -24,7 +24,7 @@ NO_PAGE = 0
 
 
 class PagedCache:
-    """Rows for ``pages`` pages of ``page_size`` tokens in every layer; who owns which page is the engine's."""
+    """Rows for ``pages`` pages of ``page_size`` tokens in every layer. Who owns which page the engine knows."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PagedCache:
 
 @dataclass(frozen=True)
 class Chunk:
-    """New tokens of one sequence: ``count`` of them from position ``first`` on. ``pages`` reach to their end."""
+    """New tokens of one sequence: ``count`` of them from position ``first`` on; ``pages`` hold them."""
 
     pages: Sequence[int]
     first: int

@@ -1,7 +1,7 @@
 """Attention of new tokens over a paged latent cache: decoding, prefill in chunks, and both in one pass.
 
-A few queries read the latent rows themselves (absorbed form), and with a selection only the selected ones. Many
-queries of one sequence (prefill) share its keys, so those are gathered once and expanded as in training.
+A few queries read the latent rows themselves (absorbed form), and with a selection only the selected ones.
+Many queries of one sequence (prefill) share its keys, so those are gathered once and expanded as in training.
 
 M tokens, B sequences, T queries, S keys, N heads, H qk head dim, C kv latent, X = C + rope dim, K top-k.
 """

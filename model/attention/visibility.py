@@ -1,7 +1,8 @@
 """Which keys each query sees: always one contiguous range ``start <= key < stop``.
 
 The one rule covers plain causal attention (0, t + 1), packed documents (document start, t + 1), a sliding
-window (max(start, t + 1 - W), t + 1), left padding, and decoding behind a cache (``cache.py``). B batch, T queries, S keys.
+window (max(start, t + 1 - W), t + 1), left padding, and decoding behind a cache (``cache.py``). B batch, T
+queries, S keys.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The engine for an event loop: one background thread runs the passes, streams carry the tokens to their readers.
+"""The engine for an event loop: one background thread runs the passes, streams carry the tokens to their
+readers.
 
     engine = AsyncEngine(Engine(model, tokenizer=tokenizer))
     stream = engine.submit(prompt_ids, SamplingParams(...))     # QueueFull and ValueError come from here
@@ -6,8 +7,8 @@
         ...
     completion = await stream.done()
 
-A reader that goes away (``stream.close()``, or a cancelled ``async for``) cancels its request. A reader that is slow
-keeps nobody waiting: its tokens pile up in its stream, ``max_new_tokens`` of them at most.
+A reader that goes away (``stream.close()``, or a cancelled ``async for``) cancels its request. A reader that
+is slow keeps nobody waiting: its tokens pile up in its stream, ``max_new_tokens`` of them at most.
 """
 
 import asyncio
@@ -113,8 +114,8 @@ class AsyncEngine:
         await self._between_passes(lambda: self._engine.load_weights(source, version, checksum))
 
     async def close(self) -> None:
-        """Take no more requests, finish those that are there, and end the thread. While paused, nothing can finish:
-        requests are cancelled then.
+        """Take no more requests, finish those that are there, and end the thread. While paused, nothing can
+        finish: requests are cancelled then.
         """
         with self._changed:
             self._closing = True

@@ -7,9 +7,9 @@
             ...
     completions = engine.generate(prompts, params)
 
-What a request gets depends on its prompt, parameters and seed, and on the weights: not on the requests beside it, on
-chunks, shared prefixes or drafts (up to the rounding of float sums; see docs/engine.md). ``add`` and ``cancel`` may be
-called from another thread than ``step``; everything else belongs to one thread.
+What a request gets depends on its prompt, parameters and seed, and on the weights: not on the requests beside
+it, on chunks, shared prefixes or drafts (up to the rounding of float sums; see docs/engine.md). ``add`` and
+``cancel`` may be called from another thread than ``step``; everything else belongs to one thread.
 
 M tokens of a pass, R rows that are sampled, D hidden, V vocabulary.
 """
@@ -56,7 +56,7 @@ class Engine:
         Args:
             tokenizer: for stop strings; anything with ``token_bytes(id) -> bytes``.
             version: of the weights.
-            pages: of the cache, ``page_size`` tokens each; room for 65,536 tokens or one full context by default.
+            pages: of the cache, ``page_size`` tokens each; by default 65,536 tokens or one full context.
             max_running, max_waiting: requests in a pass; requests in the queue before ``QueueFull``.
             prefill_chunk: prompt tokens read in a pass, beside the running requests.
             draft_steps: tokens that the MTP block drafts for each pass; 0 for none.
@@ -85,8 +85,8 @@ class Engine:
     def add(self, prompt_ids: Items[int], params: SamplingParams) -> int:
         """Queue a request and return its number.
 
-        Raises ``QueueFull``, and ``ValueError`` for an empty prompt, ids that are no tokens, stop strings without
-        a tokenizer, or a request that the cache can never hold.
+        Raises ``QueueFull``, and ``ValueError`` for an empty prompt, ids that are no tokens, stop strings
+        without a tokenizer, or a request that the cache can never hold.
         """
         ids, vocabulary = list(prompt_ids), self.model.config.vocab_size
         if not ids:
@@ -166,9 +166,9 @@ class Engine:
         """Go on with other weights of the same shape.
 
         ``source`` is a checkpoint folder, or tensors under the model's own names; ``checksum`` that of
-        ``weights.checksum``. Running requests keep the tokens they have and go on under the new weights: all they
-        had in the cache is computed again, as is every shared prefix. Raises ``ValueError`` or ``OSError`` for
-        weights that do not fit or cannot be read, and then nothing has changed.
+        ``weights.checksum``. Running requests keep the tokens they have and go on under the new weights: all
+        they had in the cache is computed again, as is every shared prefix. Raises ``ValueError`` or
+        ``OSError`` for weights that do not fit or cannot be read, and then nothing has changed.
         """
         state = read_state(self.model, source, checksum)
         self._scheduler.restart(version)
@@ -178,8 +178,8 @@ class Engine:
     def generate(
         self, prompts: Items[Items[int]], params: SamplingParams | Items[SamplingParams]
     ) -> list[Completion]:
-        """The completions of all prompts, in their order. One ``params`` with a seed serves all: prompt n draws
-        with ``seed + n``. Raises what ``add`` raises, ``QueueFull`` excepted: it waits for room.
+        """The completions of all prompts, in their order. One ``params`` with a seed serves all: prompt n
+        draws with ``seed + n``. Raises what ``add`` raises, ``QueueFull`` excepted: it waits for room.
         """
         if isinstance(params, SamplingParams):
             seed = params.seed

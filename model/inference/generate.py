@@ -3,7 +3,8 @@
     samples = generate(model, prompts, max_new_tokens=64, stop_ids=tokenizer.stop_ids, temperature=1.0)
     logprobs = score(model, rows)
 
-What a row gets does not depend on the rows beside it. (Attention "random" is the exception: it draws keys for the batch as a whole.)
+What a row gets does not depend on the rows beside it. (Attention "random" is the exception: it draws keys for
+the batch as a whole.)
 
 B batch, T tokens (queries), V vocabulary.
 """
@@ -58,8 +59,8 @@ def generate(
     longest = max(map(len, prompts)) + max_new_tokens + 2  # with room for the engine's look ahead
     tokens = min(max(longest, batch_tokens), sum(map(len, prompts)) + len(prompts) * (longest + PAGE_SIZE))
     engine = Engine(
-        model, pages=-(-tokens // PAGE_SIZE), page_size=PAGE_SIZE, max_running=max(1, batch_tokens // longest),
-        max_waiting=len(prompts), prefill_chunk=PREFILL_CHUNK, attention=attention, top_k=top_k,
+        model, pages=-(-tokens // PAGE_SIZE), page_size=PAGE_SIZE, max_running=max(1, batch_tokens //
+        longest), max_waiting=len(prompts), prefill_chunk=PREFILL_CHUNK, attention=attention, top_k=top_k,
     )  # fmt: skip
     base = SamplingParams(
         max_new_tokens=max_new_tokens, temperature=temperature, stop_ids=frozenset(stop_ids)

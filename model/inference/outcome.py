@@ -59,7 +59,7 @@ class Outcome:
 def _sample(
     model: Transformer, readings: list[Reading], hidden_MD: torch.Tensor, version: int
 ) -> dict[int, list[Token]]:
-    """For each sequence that has read all its tokens: a token behind the last one, and one behind each draft."""
+    """For each sequence that has read all: a token behind its last one, and one behind each draft."""
     rows, draws, asking, offset = [], [], [], 0
     for reading in readings:
         sequence = reading.sequence

@@ -1,8 +1,9 @@
 """The prefix cache: pages of tokens that several requests begin with, in a tree keyed by the tokens.
 
-A node is one full page; its key is the page's tokens, its place in the tree what stands before them, and the root
-is that of a version of the weights. So a page is found only by what it was computed from. Nodes in use are counted;
-the others are given up when pages are short, the longest unused first, leaves before their parents.
+A node is one full page; its key is the page's tokens, its place in the tree what stands before them, and the
+root is that of a version of the weights. So a page is found only by what it was computed from. Nodes in use
+are counted; the others are given up when pages are short, the longest unused first, leaves before their
+parents.
 """
 
 import heapq
@@ -42,7 +43,7 @@ class PrefixTree:
         self._roots = {version: Node(-1, (), None)}
 
     def lookup(self, ids: Sequence[int], most: int) -> list[Node]:
-        """The nodes of the longest known beginning of ``ids``, at most ``most`` pages, each taken into use."""
+        """The nodes of the longest known beginning of ``ids``, at most ``most`` pages, all taken into use."""
         node, path = self._roots[self.version], []
         for number in range(most):
             key = tuple(ids[number * self._page_size : (number + 1) * self._page_size])

@@ -1,8 +1,8 @@
 """From logits to tokens: filters, and draws that depend on a request's seed and a token's number alone.
 
-A token is the argmax of its filtered log-probabilities plus Gumbel noise, which draws exactly from the distribution.
-The noise comes from a counter-based hash of (seed, number of the token, vocabulary entry): no state, so neither the
-batch nor a restart nor speculation changes it.
+A token is the argmax of its filtered log-probabilities plus Gumbel noise, which draws exactly from the
+distribution. The noise comes from a counter-based hash of (seed, number of the token, vocabulary entry): no
+state, so neither the batch nor a restart nor speculation changes it.
 
 R rows, V vocabulary.
 """
@@ -21,7 +21,7 @@ _SHIFTS = (30, 27, 31)
 
 @dataclass(frozen=True)
 class Draw:
-    """How one row is drawn: its request's parameters and seed, and the number of the token in its sequence."""
+    """How a row is drawn: its request's parameters and seed, and the number of its token in the answer."""
 
     params: SamplingParams
     seed: int

@@ -1,9 +1,10 @@
-"""Who reads what in the next pass: running requests first, in the order of their admission, then waiting ones.
+"""Who reads what in the next pass: running requests first, in the order of their admission, then waiting
+ones.
 
-Every running request that is caught up reads its last token (and the drafts behind it); prompts are read in chunks
-from what the budget leaves, in the same pass. When pages are short, unused prefixes go first; then the request
-admitted last gives up its pages and waits at the front of the queue, to be read again later. Its draws do not depend
-on that, so its tokens do not either.
+Every running request that is caught up reads its last token (and the drafts behind it); prompts are read in
+chunks from what the budget leaves, in the same pass. When pages are short, unused prefixes go first; then the
+request admitted last gives up its pages and waits at the front of the queue, to be read again later. Its
+draws do not depend on that, so its tokens do not either.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ from model.inference.sequence import Sequence
 
 @dataclass(frozen=True)
 class Reading:
-    """What one sequence reads in a pass: ``count`` known tokens from position ``first`` on, then its drafts."""
+    """What one sequence reads in a pass: ``count`` known tokens from ``first`` on, then its drafts."""
 
     sequence: Sequence
     first: int

@@ -1,13 +1,13 @@
 """Drafts of the next tokens by the shared MTP block (paper section 2.1: one block, used for 1..N steps).
 
-The trunk reads drafts together with the last token and gives each place its own draw; drafts are kept as far as they
-are what was drawn. Draft and draw share their noise (``sampler.gumbel``), so a good draft is mostly the token itself,
-also with a temperature, and the tokens are exactly those without drafts.
+The trunk reads drafts together with the last token and gives each place its own draw; drafts are kept as far
+as they are what was drawn. Draft and draw share their noise (``sampler.gumbel``), so a good draft is mostly
+the token itself, also with a temperature, and the tokens are exactly those without drafts.
 
-The block's cache: its entry for (state before token u, token u) lies in slot u of the sequence's pages, so an entry
-depends on tokens up to u alone, and pages are shared with other requests like the trunk's. Slot 0 stays unseen. Step
-1 writes with the trunk's states. Later steps of a chain go on with the block's own states, one slot further each, and
-what they wrote is replaced once the tokens are known.
+The block's cache: its entry for (state before token u, token u) lies in slot u of the sequence's pages, so an
+entry depends on tokens up to u alone, and pages are shared with other requests like the trunk's. Slot 0 stays
+unseen. Step 1 writes with the trunk's states. Later steps of a chain go on with the block's own states, one
+slot further each, and what they wrote is replaced once the tokens are known.
 """
 
 import torch

@@ -23,9 +23,11 @@ def checksum(state: Mapping[str, torch.Tensor]) -> str:
 def read_state(
     model: Transformer, source: str | Path | Mapping[str, torch.Tensor], expected: str | None
 ) -> Mapping[str, torch.Tensor]:
-    """The state dict to load, known to fit. Raises ``ValueError`` where it does not, or is not the ``expected`` one.
+    """The state dict to load, known to fit. Raises ``ValueError`` where it does not, or is not the
+    ``expected`` one.
 
-    ``source``: a checkpoint folder (then also ``OSError``), or tensors under the names of ``model.state_dict()``.
+    ``source``: a checkpoint folder (then also ``OSError``), or tensors under the names of
+    ``model.state_dict()``.
     """
     state = source if isinstance(source, Mapping) else _folder_state(model, source)
     own = model.state_dict()

@@ -106,7 +106,9 @@ def test_reading_pages_equals_one_pass(make_model, mode, pieces):
     pages = torch.randperm(39)[:30].add(1).view(3, 10).tolist()  # page 0 belongs to nobody
     got, done = [[], [], []], [0, 0, 0]
     for piece in pieces:
-        counts = sorted((min(piece, len(row) - at), n) for n, (row, at) in enumerate(zip(rows, done, strict=True)))
+        counts = sorted(
+            (min(piece, len(row) - at), n) for n, (row, at) in enumerate(zip(rows, done, strict=True))
+        )
         chunks = [Chunk(pages[n], done[n], count) for count, n in counts if count]
         tokens = torch.cat([rows[n][done[n] : done[n] + count] for count, n in counts])
         with torch.no_grad():

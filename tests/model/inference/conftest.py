@@ -12,7 +12,7 @@ from model.transformer import Transformer
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from shapes import small_config  # noqa: E402
+from shapes import small_config
 
 
 @pytest.fixture
@@ -33,7 +33,11 @@ def plain_logits(model: Transformer, ids: list[int], attention="sparse") -> torc
 
 
 def check_completion(
-    models: dict[int, Transformer], prompt: list[int], params: SamplingParams, completion: Completion, atol: float,
+    models: dict[int, Transformer],
+    prompt: list[int],
+    params: SamplingParams,
+    completion: Completion,
+    atol: float,
     attention: str = "sparse",
 ) -> None:
     """Each token is what the training forward of its version draws, with that forward's log-probability."""

@@ -1,4 +1,6 @@
-"""The engine against the training forward: whatever is beside a request, its tokens and their values are the same."""
+"""The engine against the training forward: whatever is beside a request, its tokens and their values are the
+same.
+"""
 
 import random
 
@@ -8,12 +10,14 @@ from conftest import check_completion, plain_logits
 
 from model.inference.engine import Engine
 from model.inference.request import QueueFull, SamplingParams
+from model.inference.weights import checksum
 
 
 def prompts_for(model, count, seed="prompts", longest=30):
     rng = random.Random(seed)
     return [
-        [rng.randrange(model.config.vocab_size) for _ in range(rng.randrange(1, longest))] for _ in range(count)
+        [rng.randrange(model.config.vocab_size) for _ in range(rng.randrange(1, longest))]
+        for _ in range(count)
     ]
 
 
@@ -50,7 +54,10 @@ def test_logprobs_are_the_training_forwards(tiny_model, attention, sizes):
             assert completion.finish == "length" and len(completion.ids) == 14
             check_completion({0: model}, prompt, own, completion, 1e-5, attention)
             logprobs = plain_logits(model, [*prompt, *completion.ids], attention).log_softmax(-1)
-            gaps += [t.logprob - float(logprobs[len(prompt) - 1 + n, t.id]) for n, t in enumerate(completion.tokens)]
+            gaps += [
+                t.logprob - float(logprobs[len(prompt) - 1 + n, t.id])
+                for n, t in enumerate(completion.tokens)
+            ]
             assert [token.id for token in completion.prompt] == (prompt[1:] if own.prompt_logprobs else [])
             for position, token in enumerate(completion.prompt):
                 assert token.logprob == pytest.approx(float(logprobs[position, token.id]), abs=1e-5)
@@ -70,7 +77,9 @@ def test_200_random_interleavings(tiny_model, draft_steps):
     for version, model in models.items():
         with torch.no_grad():
             model.embed.weight.add_(torch.randn(model.embed.weight.shape) * 0.3 * version)
-    states = {version: {k: v.clone() for k, v in model.state_dict().items()} for version, model in models.items()}
+    states = {
+        version: {k: v.clone() for k, v in model.state_dict().items()} for version, model in models.items()
+    }
     serving = tiny_model(2, torch.float64)
     engine = Engine(serving, page_size=3, pages=40, prefill_chunk=6, max_running=3, draft_steps=draft_steps)
     rng = random.Random(f"interleavings {draft_steps}")
@@ -84,8 +93,8 @@ def test_200_random_interleavings(tiny_model, draft_steps):
             if left and action < 0.4:
                 prompt = rng.choice(base) + [rng.randrange(60) for _ in range(rng.randrange(1, 5))]
                 params = SamplingParams(
-                    max_new_tokens=rng.randrange(1, 10), temperature=rng.choice([0, 1.0]), seed=rng.randrange(99),
-                    top_p=rng.choice([1.0, 0.8]), stop_ids=frozenset({7, 8}),
+                    max_new_tokens=rng.randrange(1, 10), temperature=rng.choice([0, 1.0]),
+                    seed=rng.randrange(99), top_p=rng.choice([1.0, 0.8]), stop_ids=frozenset({7, 8}),
                 )  # fmt: skip
                 jobs[engine.add(prompt, params)] = (prompt, params)
                 left -= 1
@@ -114,7 +123,7 @@ def test_golden_greedy_trace(tiny_model):
 
 
 def test_prefixes_are_shared_within_a_version_only(tiny_model):
-    model, other = tiny_model(4), tiny_model(5, vocab_size=tiny_model(4).config.vocab_size)
+    model = tiny_model(4)
     engine = Engine(model, page_size=4, draft_steps=1)
     prompt, greedy = prompts_for(model, 1, longest=3)[0] + list(range(20)), SamplingParams(4, 0.0, seed=0)
     assert engine.generate([prompt], greedy)[0].cached_tokens == 0
@@ -126,11 +135,12 @@ def test_prefixes_are_shared_within_a_version_only(tiny_model):
     second = engine.generate([prompt], greedy)[0]
     assert second.cached_tokens == 0 and {token.version for token in second.tokens} == {1}
     check_completion({1: model}, prompt, greedy, second, 1e-5)  # the model now holds the new weights
-    assert other.config.vocab_size == model.config.vocab_size
 
 
 def test_drafts_are_the_mtp_blocks_own(tiny_model):
-    """The first draft at every place is what the training form of step 1 predicts, also behind shared prefixes."""
+    """The first draft at every place is what the training form of step 1 predicts, also behind shared
+    prefixes.
+    """
     model = tiny_model(6, torch.float64)
     engine = Engine(model, page_size=3, prefill_chunk=4, draft_steps=2)
     prompt = prompts_for(model, 1, "drafts", 3)[0] + list(range(17))
@@ -144,7 +154,9 @@ def test_drafts_are_the_mtp_blocks_own(tiny_model):
                 seen[len(sequence.ids)] = sequence.drafts[0]
         ids = torch.tensor([sequence.ids])
         with torch.no_grad():
-            states, _ = model.mtp_states(ids, model(ids, attention="sparse").hidden_BTD, steps=1, attention="sparse")
+            states, _ = model.mtp_states(
+                ids, model(ids, attention="sparse").hidden_BTD, steps=1, attention="sparse"
+            )
             predicted = model.logits(states[0])[0].argmax(-1).tolist()
         assert len(seen) > 5
         assert {n: predicted[n - 2] for n in seen} == seen
@@ -168,8 +180,13 @@ def test_full_queue_cancel_and_bad_requests(tiny_model):
     while engine.has_work:
         ended |= {e.request: e.completion for e in engine.step() if e.completion is not None}
     assert ended[second].finish == "length" and idle(engine)
-    for prompt, sentence in (([], "holds no token"), ([model.config.vocab_size], "is no token"),
-                             ([-1], "is no token"), ([True, "a"], "is no token"), ([1] * 64, "needs .* of cache")):
+    for prompt, sentence in (
+        ([], "holds no token"),
+        ([model.config.vocab_size], "is no token"),
+        ([-1], "is no token"),
+        ([True, "a"], "is no token"),
+        ([1] * 64, "needs .* of cache"),
+    ):
         with pytest.raises(ValueError, match=sentence):
             engine.add(prompt, params)
     with pytest.raises(ValueError, match="need a tokenizer"):
@@ -178,8 +195,6 @@ def test_full_queue_cancel_and_bad_requests(tiny_model):
 
 
 def test_weights_that_do_not_fit_change_nothing(tiny_model):
-    from model.inference.weights import checksum
-
     model = tiny_model(8)
     engine = Engine(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}

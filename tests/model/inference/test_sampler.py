@@ -51,7 +51,10 @@ def chi_squared(counts, expected):
 @pytest.mark.parametrize("vary", ["seed", "number"])
 def test_draws_follow_the_distribution(vary):
     chance = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.04, 0.01], dtype=torch.float64)
-    draws = [Draw(SamplingParams(), n if vary == "seed" else -3, n if vary == "number" else 5) for n in range(20_000)]
+    draws = [
+        Draw(SamplingParams(), n if vary == "seed" else -3, n if vary == "number" else 5)
+        for n in range(20_000)
+    ]
     counts = np.bincount(choose(chance.log().expand(20_000, -1), draws).numpy(), minlength=6)
     assert chi_squared(counts, chance.numpy() * 20_000) < 26  # 5 degrees of freedom: once in ten thousand
 
@@ -103,7 +106,9 @@ def test_top_logprobs(tiny_model):
 def trained_to_repeat(model):
     """Head and block such that token t + 1 mostly follows token t: drafts are often right, and often not."""
     with torch.no_grad():
-        model.embed.weight.copy_(torch.nn.functional.normalize(torch.randn_like(model.embed.weight), dim=-1) * 5)
+        model.embed.weight.copy_(
+            torch.nn.functional.normalize(torch.randn_like(model.embed.weight), dim=-1) * 5
+        )
         model.head.weight.copy_(model.embed.weight.roll(1, 0) * 0.2)
         for block in (*model.blocks, model.mtp.block):
             block.attention.out.weight.mul_(0.1)
@@ -133,6 +138,9 @@ def test_drafts_change_no_token_and_no_distribution(tiny_model):
     expected = (plain_logits(model, [*prompt, first])[-1] / 0.8).softmax(-1).numpy() * len(seconds)
     likely = expected > 5
     counts = np.bincount(seconds, minlength=len(expected))
-    pooled = np.append(counts[likely], counts[~likely].sum()), np.append(expected[likely], expected[~likely].sum())
+    pooled = (
+        np.append(counts[likely], counts[~likely].sum()),
+        np.append(expected[likely], expected[~likely].sum()),
+    )
     assert likely.sum() > 1 and len(seconds) > 200
     assert chi_squared(*pooled) < 3 * likely.sum() + 20
