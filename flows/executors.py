@@ -153,6 +153,9 @@ def _environment(force: bool) -> dict[str, str]:
     environment = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     environment["DVC_NO_ANALYTICS"] = "1"
+    # Threads wait for each other awake, but not for long: never spinning halves the speed of training on two
+    # cores, and spinning for GCC's default time stalls it where other programs want the same cores.
+    environment.setdefault("GOMP_SPINCOUNT", "3000")
     environment[END_WITH_PARENT] = "1"
     environment.pop(FORCE, None)
     if force:
