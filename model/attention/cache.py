@@ -24,7 +24,7 @@ NO_PAGE = 0
 
 
 class PagedCache:
-    """Rows for ``pages`` pages of ``page_size`` tokens in every layer. Who owns which page the engine knows."""
+    """Rows for ``pages`` pages of ``page_size`` tokens in every layer; the engine knows their owners."""
 
     def __init__(
         self,
