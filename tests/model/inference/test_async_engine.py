@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from conftest import check_completion
+from plain_forward import check_completion
 
 from model.inference.async_engine import AsyncEngine
 from model.inference.engine import Engine

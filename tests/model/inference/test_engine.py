@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from conftest import check_completion, plain_logits
+from plain_forward import check_completion, plain_logits
 
 from model.inference.engine import Engine
 from model.inference.request import QueueFull, SamplingParams

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import plain_logits
+from plain_forward import plain_logits
 
 from model.inference.engine import Engine
 from model.inference.request import SamplingParams
