@@ -51,7 +51,7 @@ class UnsharedTransformer(Transformer):
 
     def mtp_states(self, tokens_BT, hidden_BTD, *, steps, start_BT=None, attention="dense", indexer_loss=0.0):
         """As ``Transformer.mtp_states``."""
-        view = self._view(tokens_BT, start_BT, None)
+        view = self._view(tokens_BT, start_BT)
         options = AttentionOptions(attention, self.config.index_top_k, indexer_loss)
         first_BT = view.start_BT == torch.arange(tokens_BT.shape[1])
         states, signals = [], []

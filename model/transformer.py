@@ -101,7 +101,6 @@ class Transformer(nn.Module):
         tokens_BT: torch.Tensor,
         *,
         start_BT: torch.Tensor | None = None,
-        position_BT: torch.Tensor | None = None,
         attention: Mode = "dense",
         top_k: int | None = None,
         indexer_loss: float = 0.0,
@@ -110,13 +109,13 @@ class Transformer(nn.Module):
         """Hidden states of ``tokens_BT`` (int64) and the losses' ingredients.
 
         Args:
-            start_BT, position_BT: see the module's docstring; positions are int64.
+            start_BT: see the module's docstring.
             attention, top_k: how to attend; ``top_k`` is ``config.index_top_k`` unless given.
             indexer_loss: share of the rows, rounded up, in which every layer's indexer KL is computed: over
                 all visible keys under dense attention, inside the selection under sparse attention.
             measure: also compute the attention mass on the selected, the best possible and the last K keys.
         """
-        view = self._view(tokens_BT, start_BT, position_BT)
+        view = self._view(tokens_BT, start_BT)
         options = AttentionOptions(attention, top_k or self.config.index_top_k, indexer_loss, measure)
         x_BTD = self.embed(tokens_BT)
         signals = []
@@ -148,7 +147,7 @@ class Transformer(nn.Module):
         Step k's state at t is for predicting ``tokens[t + k + 1]``; the last k positions of every document
         lack the token they would read and hold nothing of use.
         """
-        view = self._view(tokens_BT, start_BT, None)
+        view = self._view(tokens_BT, start_BT)
         options = AttentionOptions(attention, self.config.index_top_k, indexer_loss)
         key = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         first_BT = view.start_BT == key
@@ -226,8 +225,8 @@ class Transformer(nn.Module):
         for router, load_E in zip(self.routers(), load_LE, strict=True):
             router.update_bias(load_E, bias_step)
 
-    def _view(self, tokens_BT, start_BT, position_BT) -> Visibility:
-        return Visibility.build(*tokens_BT.shape, start_BT, position_BT, self._rotary, tokens_BT.device)
+    def _view(self, tokens_BT, start_BT) -> Visibility:
+        return Visibility.build(*tokens_BT.shape, start_BT, self._rotary, tokens_BT.device)
 
     def _rotary(self, position_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return rope_table(position_BT, self.config.qk_rope_dim, self.config.rope_base)

@@ -119,8 +119,8 @@ class MLA(nn.Module):
         return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order="index")
 
     def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility):
-        """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse where
-        that form gives it.
+        """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse
+        where that form gives it.
         """
         if index_BTK is None:
             return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS), None

@@ -57,18 +57,16 @@ class Visibility:
         batch: int,
         queries: int,
         start_BT: torch.Tensor | None,
-        position_BT: torch.Tensor | None,
         table,
         device: torch.device,
     ) -> Self:
         """Causal visibility of ``queries`` tokens.
 
         ``start_BT`` (or (B, 1)) is each query's first visible key, 0 where left out. Rotary positions count
-        from it unless ``position_BT`` is given. ``table`` maps positions to cosine and sine.
+        from it. ``table`` maps positions to cosine and sine.
         """
         key = torch.arange(queries, dtype=torch.int32, device=device).expand(batch, queries)
         start = torch.zeros_like(key) if start_BT is None else start_BT.to(torch.int32).expand(batch, queries)
-        if position_BT is None:
-            # One row of angles serves the whole batch where all rows count alike.
-            position_BT = key[:1] if start_BT is None else (key - start).clamp(min=0)
+        # One row of angles serves the whole batch where all rows count alike.
+        position_BT = key[:1] if start_BT is None else (key - start).clamp(min=0)
         return cls(start.contiguous(), key + 1, queries, start_BT is None, *table(position_BT))

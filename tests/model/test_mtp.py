@@ -23,7 +23,7 @@ def chain_by_hand(model, document):
         embedded = F.embedding(document[:, k:], model.embed.weight).clone()
         embedded[:, 0] = 0
         joined = torch.cat([model.mtp.embed_norm(embedded), model.mtp.hidden_norm(hidden)], -1)
-        view = model._view(document[:, :T], None, None)
+        view = model._view(document[:, :T], None)
         hidden, _ = model.mtp.block(joined @ model.mtp.join.weight.T, view, AttentionOptions())
         logits = model.mtp.norm(hidden) @ model.head.weight.T
         means.append(F.cross_entropy(logits[0, :-1], document[0, k + 1 :], reduction="none"))

@@ -55,8 +55,8 @@ def indexer_topk(
         order: "score", or "index" for ascending key index (cheaper on CUDA: no sort).
 
     Returns:
-        index_BTK int32: key indices, by ``order`` "score" in descending order of score, equal scores in ascending order of key
-        index, then -1 where fewer than K keys are visible. K is exactly ``top_k``.
+        index_BTK int32: key indices, by ``order`` "score" in descending order of score, equal scores in
+        ascending order of key index, then -1 where fewer than K keys are visible. K is exactly ``top_k``.
     """
     if order not in ("score", "index"):
         raise ValueError(f"order {order!r} must be 'score' or 'index'")
