@@ -11,20 +11,40 @@ import yaml
 
 from flows.yaml_edit import set_value
 from pipeline.errors import UserError
+from pipeline.graph import load_graph
 from pipeline.recipe.load import Recipe, load_recipe, parent_of, recipe_path
 
 PARAMS = Path("params.yaml")
 
 
 def activate(recipe: str) -> list[str]:
-    """Make ``recipe`` known to DVC. Returns a message when that changed ``params.yaml``."""
-    load_recipe(recipe)
+    """Make ``recipe`` known to DVC. Returns a message for each file that this changed."""
     parent = parent_of(recipe)
+    messages = _name_sections(recipe, parent)
     known = yaml.safe_load(PARAMS.read_text())["recipes"]
     if known.get(recipe) == {"extends": parent}:
-        return []
+        return messages
     _write(PARAMS, set_value(PARAMS.read_text(), ["recipes", recipe], {"extends": parent}))
-    return [f"recipe {recipe} is now active in {PARAMS}"]
+    return [*messages, f"recipe {recipe} is now active in {PARAMS}"]
+
+
+def _name_sections(recipe: str, parent: str) -> list[str]:
+    """Name in the recipe's file what it takes unchanged from its parent: DVC refuses a parameter that a file
+    does not name. A section becomes ``{}``, a single value is written out.
+    """
+    resolved = load_recipe(recipe).model_dump(mode="json")
+    path = recipe_path(recipe)
+    text = path.read_text()
+    given = yaml.safe_load(text)
+    wanted = dict.fromkeys(section for stage in load_graph().values() for section in stage.sections)
+    missing = [name for name in wanted if name not in given and resolved[name] is not None]
+    for name in missing:
+        text = set_value(text, [name], {} if isinstance(resolved[name], dict) else resolved[name])
+    if not missing:
+        return []
+    _check(path, text)
+    _write(path, text)
+    return [f"{path} now names what it takes from {parent}: {', '.join(missing)}"]
 
 
 def override(recipe: str, assignments: list[str], stage: str | None = None) -> list[str]:

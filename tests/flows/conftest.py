@@ -8,6 +8,7 @@ training stage does.
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -82,6 +83,9 @@ if __name__ == "__main__":
     run_stage("sft", run)
 """
 
+
+# Children inherit an ignored SIGINT, which a shell gives to what it starts in the background; a handler they do not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SECONDS_WITH_A_SERVER = 900  # the first such test waits for a server, a worker and all stages
 

@@ -225,7 +225,7 @@ def test_wrong_names_and_values_are_one_sentence(repository, glm5):
         (("run", "nope"), "error: there is no stage 'nope' in dvc.yaml (stages: collect, curate"),
         (
             ("run", "--recipe", "nope"),
-            "error: there is no recipe recipes/nope.yaml (in recipes/: smoke, tiny)",
+            "error: there is no recipe recipes/nope.yaml (in recipes/: small, smoke, tiny)",
         ),
         (("run", "--set", "sft.optimizer.muon_rl=1"), "did you mean 'muon_lr'?"),
         (

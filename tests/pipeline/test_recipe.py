@@ -164,9 +164,16 @@ def test_an_override_is_checked_before_it_is_written(tmp_path, monkeypatch):
     assert changed.sft.epochs == 3 and changed.sft.optimizer.muon_lr == 0.001
     pairs = zip(source.splitlines(), path.read_text().splitlines(), strict=True)
     assert sum(before != after for before, after in pairs) == 2
-    (tmp_path / "recipes/mine.yaml").write_text("extends: tiny\n")
-    assert activate("mine") == ["recipe mine is now active in params.yaml"]
+    (tmp_path / "dvc.yaml").write_text((REPOSITORY / "dvc.yaml").read_text())
+    (tmp_path / "recipes/mine.yaml").write_text("extends: tiny\nsft: {epochs: 2} # twice\n")
+    resolved = load_recipe("mine")
+    named, active = activate("mine")
+    assert named.startswith("recipes/mine.yaml now names what it takes from tiny: data_seed, collect, ")
+    assert active == "recipe mine is now active in params.yaml"
     assert activate("mine") == []
+    assert load_recipe("mine") == resolved
+    text = (tmp_path / "recipes/mine.yaml").read_text()
+    assert text.startswith("extends: tiny\nsft: {epochs: 2} # twice\n") and "\nmidtrain: {}\n" in text
     text = (tmp_path / "params.yaml").read_text()
     assert text.startswith("# active\n")
     assert yaml.safe_load(text) == {"recipes": {"tiny": {"extends": "tiny"}, "mine": {"extends": "tiny"}}}
