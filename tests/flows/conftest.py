@@ -84,7 +84,7 @@ if __name__ == "__main__":
 """
 
 
-# Children inherit an ignored SIGINT, which a shell gives to what it starts in the background; a handler they do not.
+# What a shell starts in the background ignores SIGINT, and so would its children; a handler is not inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SECONDS_WITH_A_SERVER = 900  # the first such test waits for a server, a worker and all stages
