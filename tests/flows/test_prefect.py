@@ -90,7 +90,7 @@ def test_nothing_changed_runs_nothing(served):
 def test_the_form_of_a_stage_offers_recipes_and_learning_rates(served):
     [deployment] = served.api("deployments/filter", deployments={"name": {"any_": ["sft"]}})
     fields = deployment["parameter_openapi_schema"]["properties"]
-    assert fields["recipe"]["enum"] == ["smoke", "tiny"] and fields["recipe"]["default"] == "tiny"
+    assert fields["recipe"]["enum"] == ["small", "smoke", "tiny"] and fields["recipe"]["default"] == "tiny"
     assert {"muon_lr", "adamw_lr", "overrides", "force", "timeout_hours"} <= fields.keys()
     assert "Written into the recipe file" in fields["muon_lr"]["description"]
     [whole] = served.api("deployments/filter", deployments={"name": {"any_": ["full-pipeline"]}})
