@@ -17,7 +17,7 @@ from data_pipelines import fill_in_the_middle
 from data_pipelines.documents import Document, rank, read_documents
 from data_pipelines.mixing import passes, quotas
 from data_pipelines.tokens import Encoder, write_meta, write_stream
-from model.config import END_OF_TEXT
+from pipeline.recipe.model import END_OF_TEXT
 from pipeline.stage import Context, run_stage
 
 VALIDATION_SHARE = 0.02  # of the tokens, beside them

@@ -16,8 +16,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 
 from data_pipelines.documents import Document, rank, read_documents
-from model.config import END_OF_TEXT, SPECIAL_TOKENS
 from pipeline.errors import UserError
+from pipeline.recipe.model import END_OF_TEXT, SPECIAL_TOKENS
 from pipeline.stage import Context, run_stage
 
 # GLM-4.5's way to cut text into words (its tokenizer.json), with single digits instead of groups of three.

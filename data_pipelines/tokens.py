@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from model.config import END_OF_TEXT
+from pipeline.recipe.model import END_OF_TEXT
 
 BATCH = 64  # texts encoded at once, on all cores
 

@@ -13,13 +13,13 @@ ARROWS = {
     "pipeline": {"model"},  # model.config alone, see below
     "model": set(),
     "environments": {"pipeline"},
-    "data_pipelines": {"environments", "pipeline", "model"},  # model.config alone
+    "data_pipelines": {"environments", "pipeline"},
     "evals": {"environments", "pipeline"},
     "tasks": {"model", "environments", "evals", "pipeline"},
     "flows": {"pipeline"},
 }
 # Where only the shape of a model is wanted, which is free of torch.
-CONFIG_ONLY = {"pipeline", "data_pipelines"}
+CONFIG_ONLY = {"pipeline"}
 WITHOUT_TORCH = ("pipeline", "flows", "environments", "data_pipelines", "evals")
 
 

@@ -4,8 +4,11 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, model_validator
 
-from model.config import PRESETS, ModelConfig
+from model.config import END_OF_TEXT, PRESETS, SPECIAL_TOKENS, ModelConfig
 from pipeline.recipe.base import Section
+
+# The data stages take the special tokens from here: they may not import the model (design, section 2).
+__all__ = ["END_OF_TEXT", "SPECIAL_TOKENS", "ModelSection"]
 
 
 class ModelSection(Section):
