@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 
 from benchmarks.gqa import GQA
+from benchmarks.plain_training import pretrain
 from model.chat.tokenizer import Tokenizer
 from model.transformer import Transformer, initialise
 from pipeline import artifacts
 from pipeline.errors import run_command
 from pipeline.recipe import Recipe, load_recipe
-from tasks.training.batches import StreamBatches, rows_of_step
+from tasks.training.batches import StreamBatches
 from tasks.training.objective import LanguageObjective, token_bytes
-from tasks.training.schedule import schedule_factor, steps_for
-from tasks.training.setup import make_optimizer, validation_batches
+from tasks.training.setup import validation_batches
 
 RESULT = Path("benchmarks/results/ablate_attention.json")
 VARIANTS = {"GQA": (True, False), "MLA": (False, False), "MLA + Muon Split": (False, True)}
@@ -65,22 +65,13 @@ def train_one(recipe: Recipe, grouped: bool, split: bool, seed: int, tokens: int
             block.attention = GQA(model.config)
             initialise(block.attention, model.config.init_std, seed + number)
     objective = LanguageObjective(model, token_bytes(Tokenizer.load(tokenizer)), section.balance)
-    optimizer = make_optimizer(model, section.optimizer.model_copy(update={"muon_split": split}))
-    batches = StreamBatches(data, section.sequence_length)
-    heldout = StreamBatches(data, section.sequence_length, "validation.bin")
-    steps = steps_for(section, tokens, section.sequence_length)
-    per_step = section.global_batch_tokens // section.sequence_length
+    section = section.model_copy(
+        update={"optimizer": section.optimizer.model_copy(update={"muon_split": split})}
+    )
     started = time.perf_counter()
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * schedule_factor(section, step, steps)
-        optimizer.zero_grad(set_to_none=True)
-        loss, _ = objective(batches.take(rows_of_step(batches.rows, per_step, seed, step)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), section.optimizer.clip)
-        optimizer.step()
-        objective.after_step()
+    steps = pretrain(model, objective, section, data, seed, tokens)
     seconds = time.perf_counter() - started
+    heldout = StreamBatches(data, section.sequence_length, "validation.bin")
     model.eval()
     with torch.no_grad():
         scores = [

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.plain_training import pretrain
 from model.attention.mla import AttentionOptions
 from model.chat.tokenizer import Tokenizer
 from model.config import ModelConfig
@@ -30,10 +31,9 @@ from model.transformer import Block, Transformer, initialise
 from pipeline import artifacts
 from pipeline.errors import run_command
 from pipeline.recipe import Recipe, load_recipe
-from tasks.training.batches import StreamBatches, rows_of_step
+from tasks.training.batches import StreamBatches
 from tasks.training.objective import LanguageObjective, token_bytes
-from tasks.training.schedule import schedule_factor, steps_for
-from tasks.training.setup import make_optimizer, spread
+from tasks.training.setup import spread
 
 RESULT = Path("benchmarks/results/ablate_mtp.json")
 VARIANTS = {"shared, 3 steps": (3, True), "unshared, 3 steps": (3, False), "single step": (1, True)}
@@ -120,19 +120,7 @@ def train_one(
     model = (Transformer if shared else UnsharedTransformer)(config, seed=seed)
     mtp = section.mtp.model_copy(update={"fraction": 1.0})
     objective = LanguageObjective(model, token_bytes(Tokenizer.load(tokenizer)), section.balance, mtp)
-    optimizer = make_optimizer(model, section.optimizer)
-    batches = StreamBatches(data, section.sequence_length)
-    total = steps_for(section, tokens, section.sequence_length)
-    per_step = section.global_batch_tokens // section.sequence_length
-    for step in range(total):
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * schedule_factor(section, step, total)
-        optimizer.zero_grad(set_to_none=True)
-        loss, _ = objective(batches.take(rows_of_step(batches.rows, per_step, seed, step)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), section.optimizer.clip)
-        optimizer.step()
-        objective.after_step()
+    pretrain(model, objective, section, data, seed, tokens)
     return model.eval(), StreamBatches(data, section.sequence_length, "validation.bin")
 
 
