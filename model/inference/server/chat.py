@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from model.chat.renderer import render
 from model.chat.tokens import CALL, END_CALL, Thinking
 from model.inference.request import Completion, Token
 from model.inference.server.checkpoints import Loaded
 from model.inference.server.choice import ChatChoice, TokenRecord
-from model.inference.server.connections import EventStream, unless_gone
+from model.inference.server.connections import respond
 from model.inference.server.errors import ApiError
 from model.inference.server.generation import Generation, Job, Server, sampling_params
 from model.inference.server.request_body import read_body
@@ -24,13 +24,7 @@ from model.inference.server.schemas import ChatBody, ChatMessage, NamedTool, Tem
 async def chat_completions(request: Request) -> Response:
     server: Server = request.app.state.server
     body = await read_body(request, ChatBody)
-    answer = await unless_gone(request.receive, _begin(server, body))
-    if body.stream:
-        return EventStream(answer.events(), answer.close)
-    try:
-        return JSONResponse(await unless_gone(request.receive, answer.whole()))
-    finally:
-        await answer.close()
+    return await respond(request, _begin(server, body), body.stream)
 
 
 async def _begin(server: Server, body: ChatBody) -> "ChatAnswer":

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from model.chat.tokenizer import TextDecoder, Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from model.inference.request import Completion, Token
 from model.inference.server.chat import usage
-from model.inference.server.connections import EventStream, unless_gone
+from model.inference.server.connections import respond
 from model.inference.server.errors import ApiError
 from model.inference.server.generation import Generation, Job, Server, sampling_params
 from model.inference.server.request_body import read_body
@@ -26,13 +26,7 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, CompletionBody)
     if body.stream and body.echo and body.logprobs is not None:
         raise ApiError(422, "echo with logprobs cannot be streamed; leave out one of the three", param="echo")
-    answer = await unless_gone(request.receive, _begin(server, body))
-    if body.stream:
-        return EventStream(answer.events(), answer.close)
-    try:
-        return JSONResponse(await unless_gone(request.receive, answer.whole()))
-    finally:
-        await answer.close()
+    return await respond(request, _begin(server, body), body.stream)
 
 
 async def _begin(server: Server, body: CompletionBody) -> "TextAnswer":

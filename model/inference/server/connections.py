@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -33,6 +35,27 @@ async def unless_gone(receive: Receive, work: Coroutine[None, None, T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+class Answer(Protocol):
+    """The answer to one request, to be taken in one of two ways and closed."""
+
+    def events(self) -> AsyncIterator[dict]: ...
+
+    async def whole(self) -> dict: ...
+
+    async def close(self) -> None: ...
+
+
+async def respond(request: Request, begin: Coroutine[None, None, Answer], stream: bool) -> Response:
+    """The answer that ``begin`` starts, as a stream of events or whole, while the client is there."""
+    answer = await unless_gone(request.receive, begin)
+    if stream:
+        return EventStream(answer.events(), answer.close)
+    try:
+        return JSONResponse(await unless_gone(request.receive, answer.whole()))
+    finally:
+        await answer.close()
 
 
 async def _left(receive: Receive) -> None:
