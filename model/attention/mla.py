@@ -116,7 +116,9 @@ class MLA(nn.Module):
             return None
         if options.mode == "random":
             return random_topk(view, options.top_k, seed=self.layer)
-        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order="index")
+        # Attention does not mind the order: each device is asked for the one it has without a further sort.
+        order = "index" if view.start_BT.is_cuda else "score"
+        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order=order)
 
     def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility):
         """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse
