@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from transformers import GlmMoeDsaForCausalLM
 
+from benchmarks.train import ANCHOR
 from model.config import ModelConfig, preset
 from model.hub import save_folder
 from model.inference.engine import Engine
@@ -31,11 +32,7 @@ from model.inference.request import SamplingParams
 from model.transformer import Transformer
 from pipeline.errors import run_command
 
-SHAPES: dict[str, ModelConfig] = {
-    "tiny": preset("tiny"),
-    # About half a billion parameters, GLM-5's head sizes.
-    "anchor": preset("small", num_layers=8, num_heads=16, num_experts=32, ffn_size=4096),
-}
+SHAPES: dict[str, ModelConfig] = {"tiny": preset("tiny"), "anchor": ANCHOR}
 
 
 def main() -> None:
