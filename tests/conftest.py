@@ -1,6 +1,10 @@
 """What all tests share."""
 
+import contextlib
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -24,3 +28,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
             return next(shared, super()._split_scope(nodeid))
 
     return ByServer(config, log)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A real headless Chromium, driven by playwright."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def mount_disk(tmp_path):
+    """``mount_disk("64k")``: the folder of a disk of that size."""
+    if os.geteuid() != 0 or sys.platform != "linux":
+        pytest.skip("needs root to mount a small disk")
+    with contextlib.ExitStack() as mounted:
+
+        def mount(size: str):
+            folder = tmp_path / "disk"
+            folder.mkdir()
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+            if subprocess.run(command, timeout=60).returncode:
+                pytest.skip("mounting is not allowed here")
+            mounted.callback(subprocess.run, ["umount", "-l", folder], check=True, timeout=60)
+            return folder
+
+        yield mount

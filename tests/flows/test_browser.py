@@ -1,31 +1,22 @@
 """A stage rerun from the real form in the Prefect UI, with another learning rate, in a headless Chromium."""
 
 import json
-import shutil
 import time
 
 import pytest
 import yaml
 from mlflow import MlflowClient
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MILLISECONDS = 240_000  # a machine that is busy draws pages slowly
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture
-def page():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1300, "height": 1600})
-        page.set_default_timeout(MILLISECONDS)
-        yield page
-        browser.close()
+def page(chromium):
+    page = chromium.new_page(viewport={"width": 1300, "height": 1600})
+    page.set_default_timeout(MILLISECONDS)
+    yield page
+    page.close()
 
 
 def wait_until(condition, seconds: float = 240.0):

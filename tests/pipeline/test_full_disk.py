@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,24 +17,15 @@ from pipeline.errors import UserError
 from pipeline.stage import execute
 
 SIZE = 4 << 20
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or sys.platform != "linux", reason="needs root to mount a small disk"
-)
 
 
 @pytest.fixture
-def disk(tmp_path, monkeypatch):
+def disk(mount_disk, monkeypatch):
     """A disk of 4 MiB on which stage ``collect`` has finished once."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], timeout=60).returncode:
-        pytest.skip("mounting is not allowed here")
+    folder = mount_disk(str(SIZE))
     monkeypatch.setenv("GLM5_ROOT", str(folder))
-    try:
-        execute("collect", small, "smoke")
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True, timeout=60)
+    execute("collect", small, "smoke")
+    return folder
 
 
 def small(context):

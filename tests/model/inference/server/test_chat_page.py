@@ -1,7 +1,6 @@
 """The chat page in a headless Chromium on a real server: keys, folding, tools, stopping, failures, phones."""
 
 import re
-import shutil
 import signal
 
 import httpx
@@ -11,21 +10,14 @@ from reciting_model import CONTENT, REASONING  # isort: skip
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MILLISECONDS = 60_000
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
-]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        expect.set_options(timeout=MILLISECONDS)
-        yield browser
-        browser.close()
+def browser(chromium):
+    expect.set_options(timeout=MILLISECONDS)
+    return chromium
 
 
 @pytest.fixture
