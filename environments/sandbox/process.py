@@ -51,11 +51,11 @@ async def run_python(
 
 
 async def _run(program: str, text: str, cpu_seconds: int, seconds: float, memory_mb: int) -> Outcome:
-    limits = _LIMITS.format(cpu=cpu_seconds, memory=memory_mb * 2**20)
+    limits, data = _LIMITS.format(cpu=cpu_seconds, memory=memory_mb * 2**20), text.encode()
     # Standard input is a file and standard output a pipe of our own: asyncio's wait() for a process with
     # pipes of its own lasts until they close, which an unread or inherited one never does.
     given = os.memfd_create("stdin")
-    os.write(given, text.encode(errors="replace"))
+    os.write(given, data)
     os.lseek(given, 0, os.SEEK_SET)
     readable, writable = os.pipe()
     try:
