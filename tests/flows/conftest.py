@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +162,15 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def api(self, path: str, **body: object) -> Any:
-        """The answer of the server's API to a POST of ``body``."""
-        answer = httpx.post(f"{self.page}/api/{path}", json=body, timeout=60)
+        """The answer of the server's API to a POST of ``body``.
+
+        503 is what Prefect says while another writer holds its database; its own client asks again, too.
+        """
+        deadline = time.monotonic() + 60
+        while (answer := httpx.post(f"{self.page}/api/{path}", json=body, timeout=60)).status_code == 503:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(1)
         answer.raise_for_status()
         return answer.json()
 

@@ -52,7 +52,7 @@ def test_a_client_that_vanishes_is_cancelled(served, stream):
 
 
 def test_a_client_that_does_not_read_is_dropped(start_server):
-    served = start_server("--stall-seconds", "1")
+    served = start_server("--stall-seconds", "0.2")
     body = {**LONG, "n": 8, "logprobs": 20}  # about 12 MB; the kernel takes up to 4 for the client
     connection = raw_post(served.url, body, receive_buffer=4096)
     wait_until(lambda: served.metric("glm5_sequences_inside") == 8)
