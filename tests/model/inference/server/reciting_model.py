@@ -42,7 +42,8 @@ SHARPNESS = 14.0  # of the logits: the recited token has nearly all of the proba
 
 
 def make_checkpoint(folder, behaviour: str) -> None:
-    """Write a checkpoint into a folder with a tokenizer. ``behaviour``: "speaker" answers, "caller" calls."""
+    """Write a checkpoint into a folder with a tokenizer. ``behaviour``: "speaker" answers, "caller" calls, "babbler"
+    answers until the context is full."""
     tokenizer = Tokenizer.load(folder)
     model = Transformer(_config(tokenizer), seed=1, indexer=True)
     with torch.no_grad():
@@ -76,4 +77,5 @@ def _successors(tokenizer: Tokenizer, behaviour: str) -> dict[int, int]:
     special = {ids[name] for name in SPECIAL_TOKENS}
     circle = [n for n in range(tokenizer.vocab_size) if n not in special and n not in answer]
     following = dict(zip(circle, [*circle[1:], circle[0]], strict=True))
-    return following | dict(zip(answer, answer[1:], strict=False))
+    following |= dict(zip(answer, answer[1:], strict=False))
+    return following | {answer[-2]: circle[0]} if behaviour == "babbler" else following

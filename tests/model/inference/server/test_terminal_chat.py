@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reciting_model import ARGUMENT, CONTENT, REASONING, TOOL, VALUE_TEXT  # isort: skip
+from reciting_model import ARGUMENT, CONTENT, REASONING, TOOL, VALUE_TEXT, make_checkpoint  # isort: skip
+from small_tokenizer import train_tokenizer  # isort: skip
 
 ROOT = Path(__file__).parents[4]
 PROMPT = "you> "
@@ -86,23 +87,30 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(command, variables):
-    terminal = Terminal(command, variables)
+def test_ctrl_c_stops_the_answer_and_not_the_program(command, variables, tmp_path):
+    train_tokenizer(tmp_path, tags_are_special=False)
+    make_checkpoint(tmp_path, "babbler")
+    *program, first, last = command  # the last one is loaded first
+    terminal = Terminal([*program, first, f"babbler={tmp_path}", last], variables)
     assert "/help" in terminal.read_until(PROMPT)
     terminal.type("hello\n")
     answer = terminal.read_until(r"tokens/s\r\n" + PROMPT)
     assert REASONING in answer and CONTENT in answer
 
-    terminal.type("/temperature 100\nhello\n")  # talks nonsense for a long time
-    terminal.read_until(r"hello\r\n.{20}")
+    terminal.type("/model babbler\n")
+    terminal.read_until("now babbler\r\n" + PROMPT)
+    terminal.type("hello\n")
+    terminal.read_until(re.escape(CONTENT) + ".{20}")
     terminal.type("\x03")
-    assert "stopped" in terminal.read_until(PROMPT)
+    terminal.read_until("stopped\r\n" + PROMPT)
     terminal.type("half a line")
     terminal.read_until("half a line")
     time.sleep(0.5)  # a person's; readline misses an interrupt in the instant before it waits for keys
     terminal.type("\x03")
     terminal.read_until(PROMPT)
-    terminal.type("/temperature 0\n/new\nhello\n")
+    terminal.type("/model speaker\n")
+    terminal.read_until("now speaker\r\n" + PROMPT)
+    terminal.type("hello\n")
     assert CONTENT in terminal.read_until(r"tokens/s\r\n" + PROMPT)
     terminal.type("\x04")
     assert terminal.ended() == 0
