@@ -42,8 +42,10 @@ SHARPNESS = 14.0  # of the logits: the recited token has nearly all of the proba
 
 
 def make_checkpoint(folder, behaviour: str) -> None:
-    """Write a checkpoint into a folder with a tokenizer. ``behaviour``: "speaker" answers, "caller" calls, "babbler"
-    answers until the context is full."""
+    """Write a checkpoint into a folder with a tokenizer.
+
+    ``behaviour``: "speaker" answers, "caller" calls, "babbler" answers until the context is full.
+    """
     tokenizer = Tokenizer.load(folder)
     model = Transformer(_config(tokenizer), seed=1, indexer=True)
     with torch.no_grad():
