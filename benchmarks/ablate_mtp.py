@@ -118,7 +118,7 @@ def train_one(
     artifacts.verify(data)
     config = recipe.model.config().model_copy(update={"mtp_steps": steps})
     model = (Transformer if shared else UnsharedTransformer)(config, seed=seed)
-    mtp = section.mtp.model_copy(update={"fraction": 1.0})
+    mtp = section.mtp.model_copy(update={"every_steps": 1})
     objective = LanguageObjective(model, token_bytes(Tokenizer.load(tokenizer)), section.balance, mtp)
     pretrain(model, objective, section, data, seed, tokens)
     return model.eval(), StreamBatches(data, section.sequence_length, "validation.bin")

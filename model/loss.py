@@ -1,6 +1,6 @@
 """What one micro-batch contributes to a training step: next-token, MTP, balance and indexer losses.
 
-    losses = training_losses(model, tokens_BT, target_BT, start_BT=starts, mtp_fraction=1.0)
+    losses = training_losses(model, tokens_BT, target_BT, start_BT=starts, mtp=True)
     total = losses.lm + 0.3 * losses.mtp + 1e-4 * losses.balance
 
 ``target_BT`` holds at t the token to predict there (``tokens[t + 1]`` in pre-training) or ``IGNORE`` (-100)
@@ -8,7 +8,6 @@ where nothing is learned: prompt and tool tokens, padding, and the last token of
 tokens, L layers.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +55,7 @@ def training_losses(
     attention: Mode = "dense",
     top_k: int | None = None,
     indexer_loss: float = 0.0,
-    mtp_fraction: float = 0.0,
+    mtp: bool = False,
 ) -> Losses:
     """Forward pass and losses of one micro-batch.
 
@@ -66,7 +65,7 @@ def training_losses(
         attention, top_k: as in ``Transformer.forward``.
         indexer_loss: share of the rows, rounded up, that pays for the KL of every layer's indexer: warm-up
             under dense attention, adaptation under sparse; 0 leaves it out.
-        mtp_fraction: the same for the MTP loss.
+        mtp: also compute the MTP loss.
     """
     out = model(tokens_BT, start_BT=start_BT, attention=attention, top_k=top_k, indexer_loss=indexer_loss)
     token_BT = language_loss(model, out.hidden_BTD, target_BT)
@@ -79,28 +78,24 @@ def training_losses(
         indexer_kl_L=out.indexer_kl_L.detach() if indexer_loss else None,
         load_LE=out.load_LE,
     )
-    if model.mtp is not None and mtp_fraction > 0:
-        rows = math.ceil(len(tokens_BT) * mtp_fraction)
-        start = None if start_BT is None else start_BT[:rows]
-        _add_mtp(model, losses, tokens_BT[:rows], target_BT[:rows], out.hidden_BTD[:rows], start, attention)
+    if model.mtp is not None and mtp:
+        _add_mtp(model, losses, tokens_BT, target_BT, out.hidden_BTD, start_BT, attention)
     return losses
 
 
 def indexer_loss(
-    model: Transformer, tokens_BT: torch.Tensor, *, start_BT: torch.Tensor | None = None, mtp_fraction: float
+    model: Transformer, tokens_BT: torch.Tensor, *, start_BT: torch.Tensor | None = None, mtp: bool
 ) -> torch.Tensor:
     """KL of every layer's indexer to dense attention and nothing else, a scalar in nats: warm-up's loss.
 
-    ``mtp_fraction`` of the rows, rounded up, pay for the MTP block's indexer.
+    ``mtp``: the MTP block's indexer too.
     """
     out = model(tokens_BT, start_BT=start_BT, indexer_loss=1.0)
     loss = out.indexer_kl_L.mean()
-    rows = math.ceil(len(tokens_BT) * mtp_fraction)
-    if model.mtp is None or not rows:
+    if model.mtp is None or not mtp:
         return loss
-    start = None if start_BT is None else start_BT[:rows]
-    tokens, hidden, steps = tokens_BT[:rows], out.hidden_BTD[:rows], model.config.mtp_steps
-    _, signals = model.mtp_states(tokens, hidden, steps=steps, start_BT=start, indexer_loss=1.0)
+    steps = model.config.mtp_steps
+    _, signals = model.mtp_states(tokens_BT, out.hidden_BTD, steps=steps, start_BT=start_BT, indexer_loss=1.0)
     return _with_block(loss, signals, model.config.num_layers)
 
 

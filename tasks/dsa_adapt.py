@@ -22,7 +22,7 @@ def run(context: Context) -> dict[str, float]:
         attention="sparse", indexer_loss=section.indexer_loss,
     )  # fmt: skip
     phase = packed_phase(context, "adapt", section.sequence_length, section.tokens)
-    mtp = section.mtp.fraction
+    mtp = 1 / section.mtp.every_steps
     return train_to_checkpoint(
         context, model, objective, [phase], tokenizer_folder=start,
         flops_per_token=lambda length: model.config.training_flops_per_token(length, "sparse", mtp),

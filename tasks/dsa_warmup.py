@@ -24,7 +24,7 @@ def run(context: Context) -> dict[str, float]:
     model.add_indexer(context.seed)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(".indexer." in name)
-    objective = IndexerObjective(model, section.mtp_fraction)
+    objective = IndexerObjective(model, section.mtp_every_steps)
     phase = packed_phase(context, "warm-up", section.sequence_length, section.tokens)
     return train_to_checkpoint(
         context, model, objective, [phase], tokenizer_folder=start,
@@ -37,11 +37,11 @@ class IndexerObjective:
     """KL of every layer's indexer, the MTP block's among them; in validation also the mass on its keys."""
 
     model: Transformer
-    mtp_fraction: float
+    mtp_every_steps: int
 
-    def __call__(self, batch: Batch) -> LossAndValues:
-        fraction = self.mtp_fraction
-        return indexer_loss(self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp_fraction=fraction), {}
+    def __call__(self, batch: Batch, step: int) -> LossAndValues:
+        mtp = step % self.mtp_every_steps == 0
+        return indexer_loss(self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp=mtp), {}
 
     def validate(self, batch: Batch) -> LossAndValues:
         out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=1.0, measure=True)

@@ -22,7 +22,7 @@ def run(context: Context) -> dict[str, float]:
         packed_phase(context, f"context {step.sequence_length}", step.sequence_length, step.tokens)
         for step in section.contexts
     ]
-    mtp = section.mtp.fraction
+    mtp = 1 / section.mtp.every_steps
     return train_to_checkpoint(
         context, model, objective, phases, tokenizer_folder=start,
         flops_per_token=lambda length: model.config.training_flops_per_token(length, mtp=mtp),

@@ -28,6 +28,7 @@ def run(context: Context) -> dict[str, float]:
             f"{config.vocab_size}: run stages tokenizer and pretrain_data again with the present recipe"
         )
     model = Transformer(config, seed=context.seed).to(pick_device())
+    mtp = 1 / section.mtp.every_steps
     objective = LanguageObjective(model, token_bytes(tokenizer), section.balance, section.mtp)
     batches = StreamBatches(data, section.sequence_length)
     validation = StreamBatches(data, section.sequence_length, "validation.bin")
@@ -37,7 +38,7 @@ def run(context: Context) -> dict[str, float]:
     )  # fmt: skip
     return train_to_checkpoint(
         context, model, objective, [phase], tokenizer_folder=context.inputs["tokenizer"],
-        flops_per_token=lambda length: config.training_flops_per_token(length, mtp=section.mtp.fraction),
+        flops_per_token=lambda length: config.training_flops_per_token(length, mtp=mtp),
     )  # fmt: skip
 
 

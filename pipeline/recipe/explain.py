@@ -81,7 +81,7 @@ def _row(
     name: str, section: TrainSection, config: ModelConfig, length: int, tokens: int, attention: str,
     device: str, devices: int,
 ) -> Row:  # fmt: skip
-    mtp = section.mtp.fraction if hasattr(section, "mtp") else 0.0
+    mtp = 1 / section.mtp.every_steps if hasattr(section, "mtp") else 0.0
     if name == "dsa_warmup":  # the trunk runs forward alone; only the indexer has a backward pass
         indexer = 2 * config.parameter_counts()["indexer"]
         flops = config.forward_flops_per_token(length, "dense", indexer=True) + 2 * indexer

@@ -108,7 +108,7 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
     for micro in range(micro_steps):
         batch = phase.batches.take(rows[micro * section.micro_batch :][: section.micro_batch]).to(job.device)
         with narrow(job.device):
-            loss, values = job.objective(batch)
+            loss, values = job.objective(batch, step)
         if not math.isfinite(loss.item()):
             where = ", ".join(batch.names[:4]) + (" ..." if len(batch.names) > 4 else "")
             raise UserError(

@@ -22,8 +22,8 @@ LossAndValues = tuple[torch.Tensor, dict[str, torch.Tensor]]  # a scalar in nats
 class Objective(Protocol):
     """What the loop asks for."""
 
-    def __call__(self, batch: Batch) -> LossAndValues:
-        """The loss to backpropagate."""
+    def __call__(self, batch: Batch, step: int) -> LossAndValues:
+        """The loss to backpropagate in an optimizer step, counted from 0."""
         ...
 
     def validate(self, batch: Batch) -> LossAndValues:
@@ -47,12 +47,12 @@ class LanguageObjective:
     indexer_loss: IndexerLoss | None = None
     load_LE: torch.Tensor | int = field(default=0, init=False)
 
-    def __call__(self, batch: Batch) -> LossAndValues:
-        mtp_fraction = self.mtp.fraction if self.mtp else 0.0
-        losses = self._losses(batch, mtp_fraction, self.indexer_loss.fraction if self.indexer_loss else 0.0)
+    def __call__(self, batch: Batch, step: int) -> LossAndValues:
+        mtp = self.mtp is not None and step % self.mtp.every_steps == 0
+        losses = self._losses(batch, mtp, self.indexer_loss.fraction if self.indexer_loss else 0.0)
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}
-        if self.mtp:
+        if mtp:
             total = total + self.mtp.weight * losses.mtp
             values["train/mtp_loss"] = losses.mtp
         if self.indexer_loss:
@@ -63,7 +63,7 @@ class LanguageObjective:
 
     def validate(self, batch: Batch) -> LossAndValues:
         """The next-token loss alone, and its bits per byte."""
-        losses = self._losses(batch, 0.0, 0.0)
+        losses = self._losses(batch, False, 0.0)
         trained = batch.target_BT[batch.target_BT != IGNORE]
         size = self.token_bytes_V.to(trained.device)[trained].sum()
         return losses.lm, {"val/bpb": losses.token_BT.double().sum() / size / math.log(2)}
@@ -78,10 +78,10 @@ class LanguageObjective:
             return {}
         return {"moe/max_violation": float((used.amax(-1) / used.mean(-1) - 1).max())}
 
-    def _losses(self, batch: Batch, mtp_fraction: float, indexer_loss: float) -> Losses:
+    def _losses(self, batch: Batch, mtp: bool, indexer_loss: float) -> Losses:
         return training_losses(
             self.model, batch.tokens_BT, batch.target_BT, start_BT=batch.start_BT,
-            attention=self.attention, indexer_loss=indexer_loss, mtp_fraction=mtp_fraction,
+            attention=self.attention, indexer_loss=indexer_loss, mtp=mtp,
         )  # fmt: skip
 
 

@@ -138,5 +138,5 @@ def test_a_share_of_the_rows_pays_like_these_rows_alone(make_model, mode):
 def test_the_loss_of_warm_up_is_that_of_a_whole_training_step(make_model):
     model = make_model(small_config(4), indexer=True)
     tokens = torch.randint(0, model.config.vocab_size, (3, 24))
-    whole = training_losses(model, tokens, next_targets(tokens), indexer_loss=1.0, mtp_fraction=0.5)
-    torch.testing.assert_close(indexer_loss(model, tokens, mtp_fraction=0.5), whole.indexer_kl)
+    whole = training_losses(model, tokens, next_targets(tokens), indexer_loss=1.0, mtp=True)
+    torch.testing.assert_close(indexer_loss(model, tokens, mtp=True), whole.indexer_kl)

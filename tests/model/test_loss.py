@@ -56,5 +56,5 @@ def test_no_target_at_all_is_a_zero_loss(make_model):
     config = small_config(1)
     model = make_model(config)
     tokens = torch.randint(config.vocab_size, (1, 8))
-    losses = training_losses(model, tokens, torch.full_like(tokens, IGNORE), mtp_fraction=1.0)
+    losses = training_losses(model, tokens, torch.full_like(tokens, IGNORE), mtp=True)
     assert losses.lm == 0 and losses.mtp == 0

@@ -35,7 +35,7 @@ def test_one_document_per_row(make_model, seed):
     config = small_config(seed)
     model = make_model(config, seed, dtype=torch.float64)
     tokens = torch.randint(config.vocab_size, (2, 15))
-    got = training_losses(model, tokens, next_targets(tokens), mtp_fraction=1.0).mtp
+    got = training_losses(model, tokens, next_targets(tokens), mtp=True).mtp
     rows = [chain_by_hand(model, tokens[b : b + 1]) for b in range(2)]
     expected = torch.stack([torch.cat([row[k] for row in rows]).mean() for k in range(3)]).mean()
     torch.testing.assert_close(got, expected)
@@ -54,7 +54,7 @@ def test_packed_documents_do_not_see_each_other(make_model):
     documents = [torch.randint(config.vocab_size, (1, n)) for n in (7, 12, 3)]
     packed = torch.cat(documents, 1)
     starts = torch.tensor([[0] * 7 + [7] * 12 + [19] * 3], dtype=torch.int32)
-    got = training_losses(model, packed, next_targets(packed, starts), start_BT=starts, mtp_fraction=1.0)
+    got = training_losses(model, packed, next_targets(packed, starts), start_BT=starts, mtp=True)
     rows = [chain_by_hand(model, document) for document in documents]
     expected = torch.stack([torch.cat([row[k] for row in rows]).mean() for k in range(3)]).mean()
     torch.testing.assert_close(got.mtp, expected)
@@ -64,9 +64,9 @@ def test_steps_share_one_block_and_count_its_load(make_model):
     config = small_config(4)
     model = make_model(config)
     tokens = torch.randint(config.vocab_size, (3, 10))
-    losses = training_losses(model, tokens, next_targets(tokens), mtp_fraction=0.5)
-    # Half of three rows, rounded up, through three steps.
-    assert losses.load_LE[-1].sum() == 2 * 10 * 3 * config.experts_per_token
+    losses = training_losses(model, tokens, next_targets(tokens), mtp=True)
+    # Three rows through three steps.
+    assert losses.load_LE[-1].sum() == 3 * 10 * 3 * config.experts_per_token
     assert (losses.load_LE[:-1].sum(-1) == 3 * 10 * config.experts_per_token).all()
     assert sum("mtp." in name and ".block." in name and "q_up" in name for name in model.state_dict()) == 1
 

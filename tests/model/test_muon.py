@@ -82,7 +82,7 @@ def some_batches(config, count):
 
 def train(model, optimizer, batches):
     for tokens in batches:
-        losses = training_losses(model, tokens, next_targets(tokens), mtp_fraction=1.0)
+        losses = training_losses(model, tokens, next_targets(tokens), mtp=True)
         optimizer.zero_grad()
         (losses.lm + losses.mtp).backward()
         optimizer.step()

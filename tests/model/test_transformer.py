@@ -37,7 +37,7 @@ def test_flops_against_torchs_own_counter(mtp):
     model = Transformer(config)
     tokens = torch.randint(config.vocab_size, (50, 1))
     with FlopCounterMode(display=False) as counter:
-        losses = training_losses(model, tokens, tokens.clone(), mtp_fraction=mtp)
+        losses = training_losses(model, tokens, tokens.clone(), mtp=mtp > 0)
         (losses.lm + losses.mtp).backward()
     counted = counter.get_total_flops() / 50
     # The formula also counts norms' weights as matrices, which adds a little.
@@ -89,7 +89,7 @@ def test_repeated_passes_give_the_same_bits(make_model):
         model = make_model(config, indexer=True)
         losses = training_losses(
             model, tokens, next_targets(tokens, starts), start_BT=starts, attention="sparse",
-            indexer_loss=True, mtp_fraction=1.0,
+            indexer_loss=True, mtp=True,
         )  # fmt: skip
         (losses.lm + losses.mtp + losses.balance + losses.indexer_kl).backward()
         results.append([losses.lm, losses.indexer_kl, *(p.grad for p in model.parameters())])
@@ -101,9 +101,9 @@ def test_bfloat16_autocast_stays_near(make_model):
     model = make_model(config, indexer=True)
     tokens = torch.randint(config.vocab_size, (2, 20))
     target = next_targets(tokens)
-    exact = training_losses(model, tokens, target, attention="dense", indexer_loss=True, mtp_fraction=1.0)
+    exact = training_losses(model, tokens, target, attention="dense", indexer_loss=True, mtp=True)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = training_losses(model, tokens, target, attention="dense", indexer_loss=True, mtp_fraction=1.0)
+        rough = training_losses(model, tokens, target, attention="dense", indexer_loss=True, mtp=True)
     assert rough.token_BT.dtype == torch.float32
     for name in ("lm", "mtp", "indexer_kl"):
         assert getattr(rough, name).item() == pytest.approx(getattr(exact, name).item(), rel=0.03), name
