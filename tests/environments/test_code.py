@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 
@@ -14,6 +15,8 @@ from environments.sandbox.process import run_python
 
 CODE = Code()
 TASK = CODE.make_task("expression", 5)
+SLEEP = f"90.{os.getpid()}"  # seconds, a number of this process's own
+NO_WAITING = 30.0  # seconds: far above what a busy machine takes, far below what the snippets would sleep
 
 
 def judge(code, task=TASK):
@@ -44,7 +47,7 @@ def test_fence():
         ("import sys; sys.exit(0)", "a test fails"),
         ("import os; os._exit(0)", "a test fails"),
         ("print([1, 2, 3]); import os; os._exit(0)", "a test fails"),
-        ("def f(x):\n while True: pass", "failed"),
+        ("def f(x):\n while True: pass", ("failed", "runs too long")),  # 2 s of work may take 10 s of time
         ("def f(x): return f(x)", "failed"),
         ("def f(x): return [0] * 10**9", "failed"),
         ("import os\nfor _ in range(9): os.kill(os.getpid(), 11)", "failed"),
@@ -63,8 +66,9 @@ def test_fence():
 def test_wrong_and_hostile_snippets_score_zero(code, reason):
     started = time.monotonic()
     verdict = judge(code)
-    assert verdict.reward == 0.0 and reason in verdict.reason, verdict
-    assert time.monotonic() - started < 12  # the limit of 10 s and a start on a busy machine
+    reasons = (reason,) if isinstance(reason, str) else reason
+    assert verdict.reward == 0.0 and any(part in verdict.reason for part in reasons), verdict
+    assert time.monotonic() - started < 10 + NO_WAITING
 
 
 def test_expected_values_never_enter_the_child(monkeypatch):
@@ -81,18 +85,17 @@ def test_expected_values_never_enter_the_child(monkeypatch):
 
 
 def test_a_sleeping_snippet_is_stopped_with_its_children():
-    program = (
-        "import os, time\n"
-        "if os.fork() == 0:\n    time.sleep(60)\n"
-        "print(os.getpgid(0), flush=True)\ntime.sleep(60)"
-    )
+    sleep = f"time.sleep({SLEEP})"
+    program = f"import os, time\nif os.fork() == 0:\n    {sleep}\n{sleep}"
     if os.geteuid():
-        program = "import os, time\nprint(os.getpgid(0), flush=True)\ntime.sleep(60)"
+        program = f"import time\n{sleep}"
     started = time.monotonic()
     outcome = asyncio.run(run_python(program, "", seconds=0.5))
     assert outcome.timed_out and outcome.returncode == -9
-    assert time.monotonic() - started < 5
-    assert not _alive_with("time.sleep(60)")
+    while _alive_with(sleep):  # the kernel ends a killed grandchild when it comes to it
+        assert time.monotonic() - started < NO_WAITING
+        time.sleep(0.05)
+    assert time.monotonic() - started < NO_WAITING
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_a_flood_of_output_is_cut_and_its_writer_ended(program):
     """Repeated: a paused reader once left the wait for the process without an end, one time in three."""
 
     async def flood():
-        return [await asyncio.wait_for(run_python(program, "x" * 10**6), 5) for _ in range(10)]
+        return [await asyncio.wait_for(run_python(program, "x" * 10**6), NO_WAITING) for _ in range(10)]
 
     for outcome in asyncio.run(flood()):
         assert len(outcome.output) == process.MAX_OUTPUT_BYTES and not outcome.timed_out
@@ -110,10 +113,12 @@ def test_a_flood_of_output_is_cut_and_its_writer_ended(program):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may fork inside the limits")
 def test_an_inherited_pipe_in_a_session_of_its_own_does_not_hold_us():
-    program = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(20)\n"
+    program = f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep({SLEEP})\n"
     started = time.monotonic()
     outcome = asyncio.run(run_python(program, "", seconds=0.5))
-    assert outcome.timed_out and time.monotonic() - started < 5
+    for left in _alive_with(SLEEP):  # it is out of the sandbox's reach
+        os.kill(int(left), signal.SIGKILL)
+    assert outcome.timed_out and time.monotonic() - started < NO_WAITING
 
 
 def _alive_with(text):

@@ -40,7 +40,13 @@ from pipeline.stage import run_stage
 
 
 def run(context):
-    time.sleep(float(os.environ.get("MINI_SLEEP", "0")))
+    if context.stage in os.environ.get("MINI_MEET", "").split():  # these stages wait for each other
+        Path("here").mkdir(exist_ok=True)
+        (Path("here") / context.stage).touch()
+        deadline = time.monotonic() + 120
+        while not all((Path("here") / name).exists() for name in os.environ["MINI_MEET"].split()):
+            assert time.monotonic() < deadline, "the other stages did not come"
+            time.sleep(0.05)
     if Path("broken").exists() and Path("broken").read_text().strip() == context.stage:
         raise UserError("documents/0.parquet is cut off: fetch it again")
     values = {{name: json.loads((path / "values.json").read_text()) for name, path in context.inputs.items()}}
@@ -202,7 +208,7 @@ def served(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # The worker hands its environment on: stages of every run count their steps at this pace.
-    served = Served(folder, port, {**environment, "MINI_STEP": "0.1", "GLM5_MLFLOW": "on"})
+    served = Served(folder, port, {**environment, "MINI_STEP": "0.2", "GLM5_MLFLOW": "on"})
     try:
         done = served.pipeline()
         assert done.returncode == 0, done.stdout
