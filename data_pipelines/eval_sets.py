@@ -21,10 +21,11 @@ from data_pipelines.haystack import haystack_lines
 from data_pipelines.heldout import Outline, choose_heldout
 from data_pipelines.ngrams import NGRAM, ngram_hashes, word_hashes
 from environments import catalog, long_context
-from environments.interface import MODES
+from environments.interface import MODES, Environment, Task
 from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
 
+DRAWS = 20  # for each task wanted, at most
 # Pieces of text and how many characters of each a token of a small vocabulary spans.
 PIECES = {
     re.compile(r"[A-Z]{2,}"): 1.5,
@@ -87,17 +88,26 @@ def _tasks(context: Context, sources: list[str]) -> Iterator[dict]:
     names = catalog.family_names(environments) + catalog.family_names(environments, evaluation_only=True)
     wanted = context.section.items_per_family
     for done, name in enumerate(names):
-        environment, family = catalog.find_family(environments, name)
-        tasks = {}
-        for seed in range(3 * wanted):  # small families draw the same prompt twice
-            task = environment.make_task(family, seed, heldout=True)
-            tasks.setdefault(task.id, task)
-            if len(tasks) == wanted:
-                break
+        tasks = distinct_tasks(*catalog.find_family(environments, name), wanted)
         for mode in MODES:
-            for task in tasks.values():
+            for task in tasks:
                 yield {**task.to_record(), "mode": mode}
         context.progress.update("tasks", done + 1, len(names), "families", name)
+
+
+def distinct_tasks(environment: Environment, family: str, wanted: int) -> list[Task]:
+    """Held-out tasks of which no two have the same prompt; fewer than ``wanted`` where there are no more.
+
+    Look-ups have few prompts and many hidden corpora. A policy begins the same prompt in the same way, so
+    that a second one would narrow the interval of a score without telling much.
+    """
+    found: dict[str, Task] = {}
+    for seed in range(DRAWS * wanted):
+        task = environment.make_task(family, seed, heldout=True)
+        found.setdefault(json.dumps(task.messages), task)
+        if len(found) == wanted:
+            break
+    return list(found.values())
 
 
 def _long_context(context: Context, haystack: list[str]) -> Iterator[dict]:

@@ -161,3 +161,5 @@ def test_long_items_ask_for_what_stands_in_them(made):
     ]
     assert {task["mode"] for task in tasks} == {"interleaved", "preserved", "off"}
     assert all(task["heldout"] for task in tasks)
+    asked = [(task["environment"], task["family"], task["mode"], str(task["messages"])) for task in tasks]
+    assert len(set(asked)) == len(asked)

@@ -1,0 +1,38 @@
+"""Held-out tasks: no two of a family have the same prompt, and a small family gives all that it has."""
+
+import pytest
+
+from data_pipelines.eval_sets import distinct_tasks
+from environments.catalog import environments, family_names, find_family
+from environments.interface import is_heldout
+from environments.keys import KEYS
+
+NAMES = [f"handler_{number}" for number in range(300)]
+CATALOG = environments(["\n".join(f"def {name}(item, size): pass" for name in NAMES)])
+WANTED = 40
+SPACES = {
+    "lookup/fact": [f"find {key}" for key in KEYS],
+    "lookup/two": [f"find {key}" for key in KEYS],
+    "lookup/hop": [f"end {key}" for key in KEYS],
+    "lookup/code": [f"args of {name}" for name in NAMES],
+}
+
+
+def prompts(name: str) -> list[str]:
+    tasks = distinct_tasks(*find_family(CATALOG, name), WANTED)
+    assert all(task.heldout for task in tasks)
+    return [task.messages[0]["content"] for task in tasks]
+
+
+@pytest.mark.parametrize("name", family_names(CATALOG) + family_names(CATALOG, evaluation_only=True))
+def test_prompts_are_distinct(name):
+    found = prompts(name)
+    assert len(set(found)) == len(found)
+    assert len(found) == WANTED or name in SPACES
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_small_family_gives_every_prompt_that_it_may(name):
+    space = {text for text in SPACES[name] if is_heldout([{"content": text}])}
+    found = prompts(name)
+    assert set(found) <= space and len(found) == min(WANTED, len(space))
