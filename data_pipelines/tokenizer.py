@@ -17,7 +17,7 @@ from tokenizers.trainers import BpeTrainer
 
 from data_pipelines.documents import Document, rank, read_documents
 from pipeline.errors import UserError
-from pipeline.recipe.model import END_OF_TEXT, SPECIAL_TOKENS
+from pipeline.recipe.model import SPECIAL_TOKENS, TOKENIZER_CONFIG
 from pipeline.stage import Context, run_stage
 
 # GLM-4.5's way to cut text into words (its tokenizer.json), with single digits instead of groups of three.
@@ -35,7 +35,7 @@ def run(context: Context) -> dict[str, float]:
     sample = _sample(documents, context.section.train_mb * 1e6, context.recipe.data_seed)
     train(tokenizer, _texts(documents, sample, context), context.section.vocab_size)
     tokenizer.save(str(context.out / "tokenizer.json"))
-    (context.out / "tokenizer_config.json").write_text(json.dumps(transformers_config(), indent=2) + "\n")
+    (context.out / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG, indent=2) + "\n")
     context.facts["train_documents"] = len(sample)
     return {"tokenizer/vocabulary": tokenizer.get_vocab_size(), **_compression(tokenizer, documents, sample)}
 
@@ -70,16 +70,6 @@ def train(tokenizer: Tokenizer, texts: Iterator[str], vocab_size: int) -> None:
             f"the documents yield only {size} tokens and tokenizer.vocab_size asks for {vocab_size}: collect "
             "more text or lower it (model.vocab_size too)"
         )
-
-
-def transformers_config() -> dict:
-    """What ``tokenizer_config.json`` holds."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False,
-        "do_lower_case": False, "remove_space": False,
-        "eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT, "padding_side": "left",
-        "additional_special_tokens": list(SPECIAL_TOKENS),
-    }  # fmt: skip
 
 
 def _sample(documents: Path, characters: float, seed: int) -> set[str]:

@@ -17,6 +17,16 @@ SPECIAL_TOKENS = (
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
     "<|code_prefix|>", "<|code_middle|>", "<|code_suffix|>",
 )  # fmt: skip
+# What transformers has to be told beside tokenizer.json: tokenizer_config.json, in which a checkpoint adds the
+# length of its context.
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "eos_token": END_OF_TEXT,
+    "pad_token": END_OF_TEXT,
+    "padding_side": "left",
+    "clean_up_tokenization_spaces": False,
+    "model_input_names": ["input_ids", "attention_mask"],
+}
 
 
 class ModelConfig(BaseModel):

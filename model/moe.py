@@ -4,6 +4,7 @@ B batch, T tokens, M = B * T, D hidden, E experts, F ffn width, K experts per to
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +25,33 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(gate) * up)
 
 
-@dataclass
+@dataclass(eq=False)
 class RouterSignals:
-    load_E: torch.Tensor  # int64: tokens that chose each expert
-    balance: torch.Tensor  # scalar, the sequence-wise balance loss before its weight
+    """What balancing needs, computed for those who ask: decoding does not."""
+
+    score_BTE: torch.Tensor
+    index_BTK: torch.Tensor
+
+    @cached_property
+    def _count_BE(self) -> torch.Tensor:
+        B, _, E = self.score_BTE.shape
+        row = torch.arange(B, device=self.index_BTK.device).view(B, 1, 1) * E
+        return torch.bincount((self.index_BTK + row).flatten(), minlength=B * E).view(B, E)
+
+    @property
+    def load_E(self) -> torch.Tensor:
+        """int64: tokens that chose each expert."""
+        return self._count_BE.sum(0)
+
+    @property
+    def balance(self) -> torch.Tensor:
+        """DeepSeek-V3's sequence-wise balance loss before its weight, a scalar: per sequence, the experts'
+        load shares times their mean scores.
+        """
+        _, T, E = self.score_BTE.shape
+        share_BE = self._count_BE * (E / (self.index_BTK.shape[-1] * T))
+        probability_BE = (self.score_BTE / self.score_BTE.sum(-1, keepdim=True)).mean(1)
+        return (share_BE * probability_BE).sum(-1).mean()
 
 
 class Router(nn.Module):
@@ -47,17 +71,8 @@ class Router(nn.Module):
         index_BTK = (score_BTE.detach() + self.bias).topk(self.top_k, dim=-1).indices
         chosen = score_BTE.gather(-1, index_BTK)
         weight_BTK = chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale
-        signals = self._signals(score_BTE, index_BTK)
+        signals = RouterSignals(score_BTE, index_BTK)
         return index_BTK.flatten(0, 1), weight_BTK.flatten(0, 1), signals
-
-    def _signals(self, score_BTE: torch.Tensor, index_BTK: torch.Tensor) -> RouterSignals:
-        """DeepSeek-V3's balance loss: per sequence, the experts' load shares times their mean scores."""
-        B, T, E = score_BTE.shape
-        row = torch.arange(B, device=index_BTK.device).view(B, 1, 1) * E
-        count_BE = torch.bincount((index_BTK + row).flatten(), minlength=B * E).view(B, E)
-        share_BE = count_BE * (E / (self.top_k * T))
-        probability_BE = (score_BTE / score_BTE.sum(-1, keepdim=True)).mean(1)
-        return RouterSignals(count_BE.sum(0), (share_BE * probability_BE).sum(-1).mean())
 
     @torch.no_grad()
     def update_bias(self, load_E: torch.Tensor, step: float) -> None:

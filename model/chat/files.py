@@ -6,6 +6,7 @@ from pathlib import Path
 
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT, STOP_TOKENS
+from model.config import TOKENIZER_CONFIG
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
@@ -19,19 +20,11 @@ def save_chat_files(folder: str | Path, max_positions: int) -> None:
     """
     folder = Path(folder)
     tokenizer = Tokenizer.load(folder)
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": END_OF_TEXT,
-        "pad_token": END_OF_TEXT,
-        "padding_side": "left",
-        "model_max_length": max_positions,
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
     generation_config = {
         "eos_token_id": [tokenizer.ids_by_name[name] for name in STOP_TOKENS],
         "pad_token_id": tokenizer.ids_by_name[END_OF_TEXT],
     }
+    tokenizer_config = {**TOKENIZER_CONFIG, "model_max_length": max_positions}
     _write_json(folder / "tokenizer_config.json", tokenizer_config)
     _write_json(folder / "generation_config.json", generation_config)
     shutil.copyfile(CHAT_TEMPLATE, folder / CHAT_TEMPLATE.name)

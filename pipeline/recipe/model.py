@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, model_validator
 
-from model.config import END_OF_TEXT, PRESETS, SPECIAL_TOKENS, ModelConfig
+from model.config import END_OF_TEXT, PRESETS, SPECIAL_TOKENS, TOKENIZER_CONFIG, ModelConfig
 from pipeline.recipe.base import Section
 
-# The data stages take the special tokens from here: they may not import the model (design, section 2).
-__all__ = ["END_OF_TEXT", "SPECIAL_TOKENS", "ModelSection"]
+# The data stages take what they need of the tokenizer from here: they may not import the model.
+__all__ = ["END_OF_TEXT", "SPECIAL_TOKENS", "TOKENIZER_CONFIG", "ModelSection"]
 
 
 class ModelSection(Section):

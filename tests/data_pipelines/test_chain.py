@@ -88,6 +88,7 @@ def test_transformers_loads_the_tokenizer(made):
     text = "x = 12345\n\n  naïve – 你好 \t🙂 <|user|>"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert len(tokenizer("2026")["input_ids"]) == 4
+    assert set(tokenizer("x")) == {"input_ids", "attention_mask"}  # what the model takes
 
 
 def test_pretraining_tokens_are_the_curated_documents(made):

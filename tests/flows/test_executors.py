@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.recipe.load import recipe_names
+
 
 def values(folder: Path, stage: str, recipe: str = "tiny"):
     return json.loads((folder / "artifacts" / recipe / stage / "values.json").read_text())
@@ -221,7 +223,7 @@ def test_wrong_names_and_values_are_one_sentence(repository, glm5):
         (("run", "nope"), "error: there is no stage 'nope' in dvc.yaml (stages: collect, curate"),
         (
             ("run", "--recipe", "nope"),
-            "error: there is no recipe recipes/nope.yaml (in recipes/: small, smoke, tiny)",
+            f"error: there is no recipe recipes/nope.yaml (in recipes/: {', '.join(recipe_names())})",
         ),
         (("run", "--set", "sft.optimizer.muon_rl=1"), "did you mean 'muon_lr'?"),
         (

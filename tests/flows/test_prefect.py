@@ -1,5 +1,6 @@
 """The flows on a real Prefect server and worker: graph, artifacts, failures, single stages, kill -9."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.states import Running
 
 from flows import server, submit
+from pipeline.recipe.load import recipe_names
 
 pytestmark = pytest.mark.slow
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -90,7 +92,7 @@ def test_nothing_changed_runs_nothing(served):
 def test_the_form_of_a_stage_offers_recipes_and_learning_rates(served):
     [deployment] = served.api("deployments/filter", deployments={"name": {"any_": ["sft"]}})
     fields = deployment["parameter_openapi_schema"]["properties"]
-    assert fields["recipe"]["enum"] == ["small", "smoke", "tiny"] and fields["recipe"]["default"] == "tiny"
+    assert fields["recipe"]["enum"] == recipe_names() and fields["recipe"]["default"] == "tiny"
     assert {"muon_lr", "adamw_lr", "overrides", "force", "timeout_hours"} <= fields.keys()
     assert "Written into the recipe file" in fields["muon_lr"]["description"]
     [whole] = served.api("deployments/filter", deployments={"name": {"any_": ["full-pipeline"]}})
@@ -147,27 +149,28 @@ def test_kill_9_then_the_next_run_goes_on_to_the_same_result(served, victims):
     assert flow_runs(served)[0]["state"]["type"] == "COMPLETED"
 
 
-def _stage_process(served) -> int:
+def _stage_process(served) -> int | None:
+    """Number of the process that runs stage ``sft``."""
     for line in subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines():
         number, _, command = line.strip().partition(" ")
         if command.endswith("-m mini.sft --recipe tiny") and "dvc" not in command:
-            if os.readlink(f"/proc/{number}/cwd") == str(served.folder):
-                return int(number)
-    raise AssertionError("the stage does not run")
+            with contextlib.suppress(OSError):  # it ended in the meantime
+                if os.readlink(f"/proc/{number}/cwd") == str(served.folder):
+                    return int(number)
+    return None
 
 
 def test_a_cancelled_run_ends_its_stage(served):
     watch = served.start("--set", "sft.optimizer.muon_lr=0.2", "sft")
     wait_for_steps(served, 2)
     watch.send_signal(signal.SIGINT)
-    output = watch.communicate(timeout=60)[0]
+    output = watch.communicate(timeout=240)[0]
     assert watch.returncode == 130 and "cancelling the run" in output
-    deadline = time.monotonic() + 120
-    while flow_runs(served)[0]["state"]["type"] != "CANCELLED":
+    deadline = time.monotonic() + 240
+    while flow_runs(served)[0]["state"]["type"] != "CANCELLED" or _stage_process(served) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    with pytest.raises(AssertionError, match="does not run"):
-        _stage_process(served)
+    assert len(json.loads((served.folder / "runs/tiny/sft/step.json").read_text())) < 30
 
 
 def test_only_dead_runs_of_this_clone_and_host_are_closed(served, monkeypatch):

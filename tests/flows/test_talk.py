@@ -61,7 +61,7 @@ def test_serve_passes_options_and_signals_on(trained, environment):
         arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         assert b"model.inference.server" in arguments  # the command itself, not a child of it
         os.kill(process.pid, 2)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
 
