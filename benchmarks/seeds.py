@@ -111,7 +111,7 @@ def stage_facts(name: str) -> dict[str, dict]:
 
 def render(scores: dict[Row, list[float]]) -> str:
     """The lines of the report, then the families of the last checkpoint; all scores are in the JSON."""
-    titles = {(line.suite, line.name): line.title for line in LINES}
+    titles = {(line.suite, line.name): line.label for line in LINES}
     last = list(scores)[-1][0]
     return "\n".join(
         [
