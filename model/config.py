@@ -17,8 +17,8 @@ SPECIAL_TOKENS = (
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
     "<|code_prefix|>", "<|code_middle|>", "<|code_suffix|>",
 )  # fmt: skip
-# What transformers has to be told beside tokenizer.json: tokenizer_config.json, in which a checkpoint adds the
-# length of its context.
+# What transformers has to be told beside tokenizer.json: its tokenizer_config.json. A checkpoint's file adds
+# the length of its context.
 TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "eos_token": END_OF_TEXT,
