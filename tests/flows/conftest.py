@@ -61,6 +61,7 @@ if __name__ == "__main__":
 
 TRAINING = """
 import json, os, signal, time
+from pathlib import Path
 from pipeline.stage import run_stage
 
 STEPS = 30
@@ -73,7 +74,7 @@ def run(context):
     done = json.loads(checkpoint.read_text()) if checkpoint.exists() else []
     resumed = len(done)
     for step in range(len(done), STEPS):
-        time.sleep(float(os.environ.get("MINI_STEP", "0.01")))
+        time.sleep(float(Path("pace").read_text()) if Path("pace").exists() else 0.01)
         done.append(step * context.section.optimizer.muon_lr)
         checkpoint.with_suffix(".new").write_text(json.dumps(done))
         os.replace(checkpoint.with_suffix(".new"), checkpoint)
@@ -121,6 +122,22 @@ def finished(tmp_path: Path, finished_once: Path) -> Path:
 def bare(tmp_path: Path) -> Path:
     """The same files without git and DVC; nothing has run."""
     return make_repository(tmp_path / "bare", dvc=False)
+
+
+@pytest.fixture
+def slow_steps() -> Iterator[Callable[[Path, float], None]]:
+    """``slow_steps(folder, 0.5)``: steps of ``sft`` there take so many seconds until the test ends."""
+    files = set()
+
+    def slow(folder: Path, seconds: float) -> None:
+        file = folder / "pace"
+        files.add(file)
+        file.with_suffix(".new").write_text(str(seconds))
+        file.with_suffix(".new").replace(file)
+
+    yield slow
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
@@ -207,8 +224,7 @@ def served(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # The worker hands its environment on: stages of every run count their steps at this pace.
-    served = Served(folder, port, {**environment, "MINI_STEP": "0.2", "GLM5_MLFLOW": "on"})
+    served = Served(folder, port, {**environment, "GLM5_MLFLOW": "on"})
     try:
         done = served.pipeline()
         assert done.returncode == 0, done.stdout

@@ -23,9 +23,9 @@ def record(folder: Path, stage: str) -> dict:
     return json.loads((folder / "artifacts" / "tiny" / stage / "record.json").read_text())
 
 
-def start(folder: Path, environment: dict, *arguments: str, **changes: str) -> subprocess.Popen:
+def start(folder: Path, environment: dict, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "run", *arguments], cwd=folder, env={**environment, **changes},
+        [sys.executable, "-m", "flows.cli", "run", *arguments], cwd=folder, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -161,47 +161,55 @@ def test_a_fault_of_the_code_is_shown_by_its_exception(bare, glm5):
     assert "error: collect: json.decoder.JSONDecodeError: Expecting property name" in done.stdout
 
 
-def start_sft(folder: Path, environment: dict, steps: int) -> subprocess.Popen:
-    """Stage ``sft`` of another learning rate, after it has done some of its 30 steps, half a second each."""
-    run = start(folder, environment, "sft", "--set", "optimizer.muon_lr=0.125", MINI_STEP="0.5")
-    wait_for(lambda: steps <= steps_done(folder) < 30)  # 30: what an earlier run left
-    return run
+@pytest.fixture
+def start_sft(finished, environment, slow_steps):
+    """``start_sft(3)``: stage ``sft`` of another learning rate, after it has done 3 of its 30 steps."""
+
+    def begin(steps: int) -> subprocess.Popen:
+        slow_steps(finished, 0.5)
+        run = start(finished, environment, "sft", "--set", "optimizer.muon_lr=0.125")
+        wait_for(lambda: steps <= steps_done(finished) < 30)  # 30: what an earlier run left
+        return run
+
+    return begin
 
 
-def test_kill_9_of_a_training_stage_then_the_same_result(finished, glm5, environment):
-    run = start_sft(finished, environment, 5)
+def test_kill_9_of_a_training_stage_then_the_same_result(finished, glm5, start_sft, slow_steps):
+    run = start_sft(5)
     for process in children_of("mini.sft", finished):
         os.kill(process, signal.SIGKILL)
     output = run.communicate(timeout=120)[0]
     assert run.returncode == 1 and "killed" in output, output
     reached = steps_done(finished)
     assert reached < 30
+    slow_steps(finished, 0)
     assert glm5(finished, "run", "sft").returncode == 0
     assert record(finished, "sft")["facts"]["resumed"] == reached
     assert values(finished, "sft") == [step * 0.125 for step in range(30)]
 
 
-def test_kill_9_of_the_runner_ends_its_stages_and_the_next_run_goes_on(finished, glm5, environment):
-    run = start_sft(finished, environment, 3)
+def test_kill_9_of_the_runner_ends_its_stages_and_the_next_run_goes_on(finished, glm5, start_sft, slow_steps):
+    run = start_sft(3)
     run.kill()
     run.wait(120)
     wait_for(lambda: not children_of("mini.sft", finished))
     reached = steps_done(finished)
     assert 3 <= reached < 30
+    slow_steps(finished, 0)
     assert glm5(finished, "run", "sft").returncode == 0
     assert record(finished, "sft")["facts"]["resumed"] == reached
 
 
-def test_ctrl_c_ends_the_stages_after_they_saved(finished, glm5, environment):
-    run = start_sft(finished, environment, 3)
+def test_ctrl_c_ends_the_stages_after_they_saved(finished, start_sft):
+    run = start_sft(3)
     run.send_signal(signal.SIGINT)
     output = run.communicate(timeout=120)[0]
     assert run.returncode == 130 and "what was finished is kept" in output
     assert not children_of("mini.sft", finished)
 
 
-def test_a_second_run_waits_for_the_first(finished, glm5, environment):
-    first = start_sft(finished, environment, 2)
+def test_a_second_run_waits_for_the_first(finished, glm5, start_sft):
+    first = start_sft(2)
     second = glm5(finished, "run", "sft")
     assert first.wait(120) == 0
     assert second.returncode == 0 and "1 were up to date" in second.stdout

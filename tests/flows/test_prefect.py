@@ -131,12 +131,14 @@ def test_a_failed_stage_shows_its_own_error(served):
 
 
 @pytest.mark.parametrize("victims", [["worker"], ["server", "worker"], ["stage"]])
-def test_kill_9_then_the_next_run_goes_on_to_the_same_result(served, victims):
+def test_kill_9_then_the_next_run_goes_on_to_the_same_result(served, victims, slow_steps):
     rate = {"worker": 0.11, "server": 0.12, "stage": 0.13}[victims[0]]
+    slow_steps(served.folder, 0.5)
     watch = served.start("--set", f"sft.optimizer.muon_lr={rate}", "sft")
     wait_for_steps(served, 3)
     for victim in victims:
         os.kill(_stage_process(served) if victim == "stage" else served.process(victim), signal.SIGKILL)
+    slow_steps(served.folder, 0)
     output = watch.communicate(timeout=240)[0]
     if victims == ["stage"]:  # Prefect tries it again by itself
         assert watch.returncode == 0, output
@@ -160,7 +162,8 @@ def _stage_process(served) -> int | None:
     return None
 
 
-def test_a_cancelled_run_ends_its_stage(served):
+def test_a_cancelled_run_ends_its_stage(served, slow_steps):
+    slow_steps(served.folder, 2)
     watch = served.start("--set", "sft.optimizer.muon_lr=0.2", "sft")
     wait_for_steps(served, 2)
     watch.send_signal(signal.SIGINT)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline import progress as progress_module
 from pipeline.progress import Progress, describe, read_progress
 from pipeline.tracking import Metrics, read_metrics
 
@@ -29,7 +30,8 @@ def test_rewind_and_a_line_cut_by_a_kill(metrics, tmp_path):
     assert [(row["step"], row["a"]) for row in read_metrics(tmp_path)] == [(0, 0), (1, 1), (2, 2), (3, 7)]
 
 
-def test_progress_is_one_small_file(tmp_path):
+def test_progress_is_one_small_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress_module, "SECONDS_BETWEEN_WRITES", 1000.0)
     progress = Progress(tmp_path, "sft")
     progress.update("train", 0, 100, "step")
     progress.update("train", 1, 100, "step")  # too soon after the other to be written

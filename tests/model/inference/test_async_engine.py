@@ -49,12 +49,14 @@ def test_readers_that_leave_cancel_their_requests(tiny_model):
         closed.close()
         assert (await closed.done()).finish == "cancelled"
 
+        began = asyncio.Event()
+
         async def read():
             async for _ in left:
-                pass
+                began.set()
 
         reader = asyncio.create_task(read())
-        await asyncio.sleep(0.05)
+        await began.wait()
         reader.cancel()
         completion = await left.done()
         assert completion.finish == "cancelled" and len(completion.ids) < 110

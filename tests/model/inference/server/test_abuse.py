@@ -46,7 +46,7 @@ def test_a_client_that_vanishes_is_cancelled(served, stream):
     if stream:
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
     connection.close()
-    wait_until(lambda: idle(served), 20)
+    wait_until(lambda: idle(served))
     assert served.metric(left) == before + 2
     assert served.metric("glm5_sampled_tokens_total") == sampled  # counted for complete answers
 
@@ -62,7 +62,7 @@ def test_a_client_that_does_not_read_is_dropped(start_server):
     while part := connection.recv(65_536):  # what the kernel had taken before the connection was cut
         received += part
     assert received.startswith(b"HTTP/1.1 200") and b"[DONE]" not in received
-    assert httpx.get(f"{served.url}/health").status_code == 200
+    assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200
 
 
 def test_five_hundred_clients_at_once(start_server):
@@ -85,7 +85,7 @@ def test_five_hundred_clients_at_once(start_server):
             assert answer.json()["choices"][0]["token_ids"] == expected[0]["token_ids"]
         else:
             assert answer.json()["error"]["code"] == "busy" and answer.headers["retry-after"]
-    wait_until(lambda: idle(served), 20)
+    wait_until(lambda: idle(served))
 
 
 def test_abuse_leaves_another_client_unharmed(served):
@@ -103,7 +103,7 @@ def test_abuse_leaves_another_client_unharmed(served):
             return (await answer).json()["choices"][0]
 
     assert asyncio.run(among_others()) == alone
-    wait_until(lambda: idle(served), 20)
+    wait_until(lambda: idle(served))
 
 
 def test_killed_under_load_and_started_again(start_server):
@@ -112,7 +112,7 @@ def test_killed_under_load_and_started_again(start_server):
     readers = [raw_post(served.url, LONG) for _ in range(8)]
     wait_until(lambda: served.metric("glm5_sequences_inside") == 8)
     served.process.send_signal(signal.SIGKILL)
-    served.process.wait(20)
+    served.process.wait(60)
     for reader in readers:
         reader.close()
     again = start_server("--port", port)
@@ -123,8 +123,8 @@ def test_killed_under_load_and_started_again(start_server):
 
 
 def test_terminated_it_finishes_what_it_began(start_server):
-    served = start_server()
-    connection = raw_post(served.url, {**LONG, "max_tokens": 300, "stream": False})
+    served = start_server("--drain-seconds", "240")
+    connection = raw_post(served.url, {**LONG, "max_tokens": 1000, "stream": False})
     wait_until(lambda: served.metric("glm5_sequences_inside") == 1)
     served.process.send_signal(signal.SIGTERM)
     wait_until(lambda: refuses(served.url))
@@ -132,8 +132,8 @@ def test_terminated_it_finishes_what_it_began(start_server):
     while part := connection.recv(65_536):
         answer += part
     choice = json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]
-    assert len(choice["token_ids"]) == 300
-    served.process.wait(30)
+    assert len(choice["token_ids"]) == 1000
+    served.process.wait(60)
     assert not any("Traceback" in line for line in served.lines), served.lines
 
 

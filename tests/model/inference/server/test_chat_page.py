@@ -121,7 +121,7 @@ def test_a_tool_that_a_person_answers(page):
     expect(page.locator(".call")).to_have_count(2)  # this model knows nothing else
     page.keyboard.press("Escape")
     expect(page.locator(".meta")).to_contain_text("tokens")
-    assert httpx.get(page.url + "health").json()["model"] == "caller"
+    assert httpx.get(page.url + "health", timeout=60).json()["model"] == "caller"
 
 
 def test_try_again(page):

@@ -11,8 +11,9 @@ import uvicorn
 from model.inference.server.connections import guarded_protocol
 from model.inference.server.limits import Limits
 
-SECONDS = 0.6  # a request has to arrive in
-SLOW_WORK = 1.5
+SECONDS = 1.5  # a request has to arrive in
+SLOW_WORK = 2.5
+PATIENCE = 60.0  # of these tests: a busy machine is late
 
 
 async def app(scope, receive, send):
@@ -44,16 +45,16 @@ def port():
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
 
 
-def ends_within(connection: socket.socket, least: float, most: float) -> bool:
-    started = time.monotonic()
+def assert_dropped(connection: socket.socket, started: float) -> None:
+    """The server says nothing and closes the connection, not at once but in the end."""
     try:
         left = connection.recv(1000)
     except ConnectionError:
         left = b""
-    return left == b"" and least <= time.monotonic() - started <= most
+    assert left == b"" and SECONDS / 2 < time.monotonic() - started < PATIENCE
 
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
@@ -61,19 +62,21 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
 
 @pytest.mark.parametrize("part", [b"", b"POST / HT", HEAD, HEAD + b"123"])
 def test_half_a_request_is_dropped(port, part):
+    started = time.monotonic()
     connection = connect(port)
     connection.sendall(part)
-    assert ends_within(connection, SECONDS / 2, 10)
+    assert_dropped(connection, started)
 
 
 def test_a_request_in_drops_is_dropped_as_well(port):
     """Each byte comes in time; the request as a whole does not."""
-    connection, started = connect(port), time.monotonic()
+    started = time.monotonic()
+    connection = connect(port)
     with pytest.raises(ConnectionError):
         for byte in HEAD * 100:
             connection.sendall(bytes([byte]))
             time.sleep(0.05)
-    assert SECONDS / 2 < time.monotonic() - started < 10
+    assert SECONDS / 2 < time.monotonic() - started < PATIENCE
 
 
 def test_work_may_take_longer_and_the_connection_stays(port):
@@ -84,5 +87,6 @@ def test_work_may_take_longer_and_the_connection_stays(port):
         while not answer.endswith(b"\r\n\r\n5"):
             assert (part := connection.recv(1000)), answer
             answer += part
+    started = time.monotonic()
     connection.sendall(HEAD)  # half of a third one
-    assert ends_within(connection, SECONDS / 2, 10)
+    assert_dropped(connection, started)

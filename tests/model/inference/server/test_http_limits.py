@@ -152,14 +152,15 @@ def test_what_happened_is_counted(http, served):
 
 def test_an_api_key_guards_all_but_the_page_and_the_sign_of_life(start_server):
     url = start_server(GLM5_API_KEY="secret").url
+    http = httpx.Client(base_url=url, timeout=120)
     body = {"prompt": "hello", "max_tokens": 1}
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer sécret".encode()}):
-        assert refused(httpx.post(f"{url}/v1/completions", json=body, headers=headers), 401)["code"]
-        refused(httpx.get(f"{url}/metrics", headers=headers), 401)
-        refused(httpx.post(f"{url}/pause", headers=headers), 401)
+        assert refused(http.post("/v1/completions", json=body, headers=headers), 401)["code"]
+        refused(http.get("/metrics", headers=headers), 401)
+        refused(http.post("/pause", headers=headers), 401)
     right = {"Authorization": "Bearer secret"}
-    assert httpx.post(f"{url}/v1/completions", json=body, headers=right, timeout=60).status_code == 200
-    assert httpx.get(f"{url}/").status_code == httpx.get(f"{url}/health").status_code == 200
+    assert http.post("/v1/completions", json=body, headers=right).status_code == 200
+    assert http.get("/").status_code == http.get("/health").status_code == 200
 
 
 def test_without_a_key_it_stays_on_this_machine(folders):
