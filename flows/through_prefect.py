@@ -13,7 +13,7 @@ def run_through_prefect(
     """Run a recipe's stages through Prefect. Returns the exit status: 0 when all of them are up to date."""
     select(load_graph(), start, only)  # complain before anything is started
     view = View(load_recipe(recipe).name)
-    for message in override(recipe, assignments):
+    for message in override(recipe, assignments, only[0] if len(only) == 1 else None):
         view.say(message)
     api = server.start(port)  # sets the environment that Prefect reads when it is imported
     view.say(f"Prefect: {api.removesuffix('/api')}")

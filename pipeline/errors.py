@@ -1,6 +1,7 @@
 """The one exception whose text is meant for the person who runs a command."""
 
 import errno
+import os
 import sys
 from collections.abc import Callable
 
@@ -16,9 +17,14 @@ class UserError(Exception):
 def run_command(main: Callable[[], int | None]) -> None:
     """Run a command's ``main`` and turn ``UserError`` and Ctrl-C into a sentence and an exit status."""
     try:
-        sys.exit(main() or 0)
+        status = main() or 0
+        sys.stdout.flush()
+        sys.exit(status)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    except BrokenPipeError:  # whoever reads, like `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

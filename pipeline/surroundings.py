@@ -72,5 +72,8 @@ def _files(root: Path) -> Iterator[list]:
 
 @cache
 def _hash(path: Path, size: int, changed_ns: int) -> str:
-    """Once a process for each state of a file."""
-    return artifacts.hash_file(path)
+    """Once a process for each state of a file. One that cannot be read is left out by ``collect``."""
+    try:
+        return artifacts.hash_file(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from data_pipelines.documents import Document, read_batches
 from data_pipelines.sources.files import (
@@ -81,7 +82,7 @@ def _read(path: Path, name: str, source: Source, notes: Notes) -> Iterator[Docum
 
 def _json_lines(path: Path, name: str, source: Source, notes: Notes) -> Iterator[Document]:
     good = False
-    with open(path, "rb") as file:
+    with _open(path) as file:
         for number, line in enumerate(_bounded_lines(file), 1):
             where = f"{name} line {number}"
             try:
@@ -97,6 +98,13 @@ def _json_lines(path: Path, name: str, source: Source, notes: Notes) -> Iterator
         raise UserError(
             f"source {source.name}: {path} holds no usable line; a line is a JSON object with the key 'text'"
         )
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise Unusable(f"it cannot be read ({error.strerror})") from None
 
 
 def _bounded_lines(file) -> Iterator[bytes | None]:

@@ -65,6 +65,18 @@ def test_single_bad_files_and_records_are_skipped(tmp_path):
     }
 
 
+def test_files_that_cannot_be_read_are_skipped(tmp_path):
+    (tmp_path / "a.txt").symlink_to("/proc/self/mem")  # a regular file that nobody can read from its start
+    (tmp_path / "b.jsonl").write_text("{}")
+    (tmp_path / "c.txt").write_text("good")
+    notes, source = Notes(), Source(kind="folder", name="mine", path=str(tmp_path))
+    files = list(folder.files(source, notes, tmp_path))
+    (tmp_path / "b.jsonl").unlink()
+    assert [document.text for document in take(files, None, 0, notes)] == ["good"]
+    assert [entry["examples"] for _, entry in sorted(notes.skipped.items())] == [["a.txt"], ["b.jsonl"]]
+    assert all(reason.startswith("it cannot be read (") for reason in notes.skipped)
+
+
 @pytest.mark.parametrize("name", ["long.txt", "long.jsonl"])
 def test_a_line_of_200_mb_is_skipped_in_little_memory(tmp_path, name):
     good = json.dumps({"text": "good"}) + "\n"

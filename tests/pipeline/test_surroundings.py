@@ -63,6 +63,13 @@ def test_a_folder_that_changed_is_collected_again(documents):
         assert made("mine") > first
 
 
+def test_a_file_that_cannot_be_read_stops_nothing(documents):
+    name = recipe_of(documents, {"kind": "folder", "name": "mine", "path": str(documents)})
+    before = surroundings(COLLECT, load_recipe(name))
+    (documents / "c.txt").symlink_to("/proc/self/mem")  # a regular file that nobody can read from its start
+    assert surroundings(COLLECT, load_recipe(name)) != before
+
+
 def test_what_decides_nothing_is_not_looked_at(documents):
     name = recipe_of(documents, {"kind": "folder", "name": "mine", "path": str(documents)})
     before = surroundings(COLLECT, load_recipe(name))

@@ -1,0 +1,46 @@
+"""How a command ends: with one sentence, and without a word when nobody reads what it prints."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = """
+import sys
+from pipeline.errors import UserError, run_command
+
+def main():
+    print("some words" * int(sys.argv[1]))
+    if sys.argv[2] == "fail":
+        raise UserError("recipes/x.yaml is not here: name another")
+    return 3
+
+run_command(main)
+"""
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=120,
+        **options,
+    )  # fmt: skip
+
+
+def test_the_status_of_the_command_and_of_an_error():
+    assert run("1", "end", stdout=subprocess.PIPE).returncode == 3
+    failed = run("1", "fail", stdout=subprocess.PIPE)
+    assert (failed.returncode, failed.stderr) == (1, "error: recipes/x.yaml is not here: name another\n")
+
+
+@pytest.mark.parametrize("times", ["1", "100000"])
+def test_a_reader_that_left_is_no_fault(times):
+    readable, writable = os.pipe()
+    os.close(readable)
+    try:
+        done = run(times, "end", stdout=writable)
+    finally:
+        os.close(writable)
+    assert (done.returncode, done.stderr) == (1, "")
