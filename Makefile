@@ -1,5 +1,6 @@
 # make pipeline [RECIPE=tiny] [PORT=4200]   set up if needed, run every stage through Prefect, say where the report is
 # make test                                 set up if needed, run the tests
+# make vllm                                 set up vLLM's own environment, .venv-vllm (optional: docs/serving.md)
 # PIP_ARGS is handed to pip, for instance another package index.
 
 RECIPE ?= tiny
@@ -8,9 +9,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TESTS_INSTALLED := $(VENV)/.tests-installed
 TEST_PACKAGES := $(CURDIR)/$(VENV)/test-packages
+VLLM_VENV := .venv-vllm
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS)
 
-.PHONY: pipeline test stop mlflow doctor
+.PHONY: pipeline test stop mlflow doctor vllm
 
 pipeline: $(INSTALLED)
 	@$(BIN)/python -m flows.cli pipeline --recipe $(RECIPE) $(if $(PORT),--port $(PORT))
@@ -26,6 +29,9 @@ mlflow: $(INSTALLED)
 
 doctor: $(INSTALLED)
 	@$(BIN)/python -m flows.cli doctor
+
+vllm: $(VLLM_INSTALLED)
+	@echo "vLLM is in $(VLLM_VENV): $(BIN)/python -m model.inference.vllm NAME=FOLDER"
 
 # The first Python of the right version, or PYTHON=... alone.
 CANDIDATES := $(or $(PYTHON),python3.12 python3.11 python3 python)
@@ -55,4 +61,14 @@ $(INSTALLED): requirements.lock pyproject.toml
 # Beside the environment: what the tests need would be documents to stage collect, and change what it makes.
 $(TESTS_INSTALLED): requirements-test.lock $(INSTALLED)
 	@$(PIP) --upgrade --target $(TEST_PACKAGES) -r requirements-test.lock || { echo '$(NO_INSTALL)' >&2; exit 1; }
+	@touch $@
+
+# Of its own, because its pins exclude Prefect's. No dependencies are resolved: that would bring torchvision and others,
+# which do not load beside the CPU build of PyTorch.
+$(VLLM_INSTALLED): requirements-vllm.lock | $(INSTALLED)
+	@$(BIN)/python -m venv --clear $(VLLM_VENV)
+	@echo "installing requirements-vllm.lock into $(VLLM_VENV) (once; about 2.5 GB)"
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS) \
+	  -r requirements-vllm.lock || { echo '$(NO_INSTALL)' >&2; exit 1; }
+	@$(VLLM_VENV)/bin/python -c 'import torch, vllm' || { echo '$(subst $(VENV) ,$(VLLM_VENV) ,$(NO_TORCH))' >&2; exit 1; }
 	@touch $@

@@ -4,6 +4,6 @@
     python -m model.inference.vllm NAME=FOLDER [--port 8001]  # a server on this machine alone
     client = VllmClient("http://127.0.0.1:8001")              # model/inference/vllm/client.py
 
-``__main__.py`` and ``client.py`` run in the project's environment, ``serve.py``, ``verbs.py`` and ``worker.py``
-in vLLM's; ``folder.py`` in both. What was run, with which versions, stands in docs/serving.md.
+``__main__.py``, ``process.py`` and ``client.py`` run in the project's environment, ``serve.py``,
+``verbs.py``, ``worker.py`` and ``folder.py`` in vLLM's. What was run stands in docs/serving.md.
 """

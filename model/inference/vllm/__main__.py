@@ -1,6 +1,6 @@
 """Serve a checkpoint with vLLM, on this machine alone: ``python -m model.inference.vllm NAME=FOLDER``.
 
-Options: --port (8001), --python (of vLLM's environment; .venv-vllm of ``make vllm``), --threads, --cache-gib.
+Options that are not named in --help go to vLLM's own server.
 """
 
 import argparse
@@ -8,8 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-PYTHON = ROOT / ".venv-vllm/bin/python"
+from model.inference.vllm.process import PYTHON, ROOT
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,13 +18,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--python", type=Path, default=PYTHON, help="of the environment that holds vLLM")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--cache-gib", type=int, default=1, help="memory for cached tokens")
-    options = parser.parse_args(arguments)
+    options, others = parser.parse_known_args(arguments)
     if not options.python.exists():
         print(f"error: {options.python} is not there: run `make vllm`, or give --python", file=sys.stderr)
         return 1
-    command = [str(options.python), "-m", "model.inference.vllm.serve", options.checkpoint]
-    variables = environment(options.threads, options.cache_gib)
-    os.execve(command[0], [*command, "--port", str(options.port)], {**os.environ, **variables})
+    command = [
+        str(options.python), "-m", "model.inference.vllm.serve", options.checkpoint, "--port",
+        str(options.port), *others,
+    ]  # fmt: skip
+    os.execve(command[0], command, os.environ | environment(options.threads, options.cache_gib))
 
 
 def environment(threads: int, cache_gib: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""vLLM's server as a rollout backend beside our engine: token ids in, token ids with log-probs and versions out.
+"""vLLM's server as a rollout backend beside our engine: token ids in; ids, log-probs and versions out.
 
     client = VllmClient("http://127.0.0.1:8001")
     completions = client.generate(prompts, SamplingParams(...))   # as Engine.generate
@@ -21,9 +21,9 @@ from model.inference.generate import score
 from model.inference.request import Completion, SamplingParams, Token
 from model.transformer import Transformer
 
-# Median difference of log-probs, in nats, up to which an engine has the trainer's weights: in float32 vLLM is within
-# 1e-5 in the first hundred tokens, and rounding of the rotary angles grows with the position. In bfloat16 a small
-# update can hide.
+# Median difference of log-probs, in nats, up to which an engine has the trainer's weights. In float32 vLLM is
+# within 1e-5 for the first hundred tokens; the rounding of its rotary angles grows with the position. In
+# bfloat16 a small update can hide.
 TOLERANCE = {torch.float32: 1e-4}
 COARSE_TOLERANCE = 0.05
 FINISH = {"stop": "stop", "length": "length", "abort": "cancelled"}
@@ -37,8 +37,9 @@ class StaleWeights(RuntimeError):
 class VllmClient:
     def __init__(self, url: str, *, concurrency: int = 64, seconds: float = 600.0):
         """``concurrency``: requests at once; ``seconds``: for one answer."""
+        self.url = url.rstrip("/")
         limits = httpx.Limits(max_connections=concurrency)
-        self._http = httpx.Client(base_url=url, timeout=seconds, limits=limits, trust_env=False)
+        self._http = httpx.Client(base_url=self.url, timeout=seconds, limits=limits, trust_env=False)
         self._concurrency = concurrency
 
     def close(self) -> None:
@@ -64,7 +65,8 @@ class VllmClient:
 
     def score(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """As ``model.inference.generate.score``; a row must leave room for one more token in the context."""
-        completions = self.generate(rows, SamplingParams(max_new_tokens=1, temperature=0, prompt_logprobs=True))
+        params = SamplingParams(max_new_tokens=1, temperature=0, prompt_logprobs=True)
+        completions = self.generate(rows, params)
         return [np.array([t.logprob for t in c.prompt], dtype=np.float32) for c in completions]
 
     def pause(self) -> None:
@@ -91,8 +93,8 @@ class VllmClient:
         return self.check(trainer, rows)
 
     def check(self, trainer: Transformer, rows: Sequence[Sequence[int]]) -> float:
-        """How far the log-probs of all tokens of ``rows`` are from the trainer's: the median, in nats, which a
-        token whose experts change at a near tie leaves alone.
+        """How far the log-probs of the tokens of ``rows`` are from the trainer's, in nats: the median, which
+        tokens whose experts changed at a near tie leave alone.
 
         Take rows of a hundred tokens or so. Raises ``StaleWeights`` where the difference is more than the
         trainer's dtype explains.
@@ -103,8 +105,8 @@ class VllmClient:
         most = TOLERANCE.get(trainer.embed.weight.dtype, COARSE_TOLERANCE)
         if not apart <= most:  # nor NaN
             raise StaleWeights(
-                f"vLLM's log-probs are {apart:.2g} nats from the trainer's (at most {most:g}): it computes with "
-                "other weights; load them again, or start the server anew"
+                f"vLLM's log-probs are {apart:.2g} nats from the trainer's (at most {most:g}): it computes "
+                "with other weights; load them again, or start the server anew"
             )
         return apart
 
@@ -116,7 +118,7 @@ class VllmClient:
         try:
             answer = self._http.request(method, path, json=body)
         except httpx.ConnectError as error:
-            raise ConnectionError(f"no vLLM server answers at {self._http.base_url}: start it") from error
+            raise ConnectionError(f"no vLLM server answers at {self.url}: start it") from error
         if answer.is_error:
             raise ValueError(f"vLLM refused {path} ({answer.status_code}): {_reason(answer)}")
         return answer.json()

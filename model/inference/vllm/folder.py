@@ -1,9 +1,9 @@
 """A checkpoint folder as vLLM's CPU build can serve it.
 
-That build refuses sparse attention. Up to ``index_topk`` tokens of context sparse attention selects every key,
-and GLM-5 is then DeepSeek-V3: the same tensors under the same names, less the indexer's, which vLLM skips. So a
-folder with another config.json and links to the other files is served as DeepSeek-V3, with its context cut to
-``index_topk``. On CUDA the folder is served as it is.
+That build refuses sparse attention. Up to ``index_topk`` tokens of context sparse attention selects every
+key, and GLM-5 is then DeepSeek-V3: the same tensors under the same names, less the indexer's, which vLLM
+skips. So a folder with another config.json and links to the other files is served as DeepSeek-V3, with its
+context cut to ``index_topk``. On CUDA the folder is served as it is.
 """
 
 import json

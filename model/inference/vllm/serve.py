@@ -1,4 +1,4 @@
-"""vLLM's server on one checkpoint folder. Runs in vLLM's environment; start it with ``model.inference.vllm``."""
+"""vLLM's server on one checkpoint folder. Runs in vLLM's environment, started by ``model.inference.vllm``."""
 
 import argparse
 import json
@@ -18,18 +18,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="model.inference.vllm")
     parser.add_argument("checkpoint", metavar="NAME=FOLDER")
     parser.add_argument("--port", type=int, default=8001)
-    options = parser.parse_args()
+    options, others = parser.parse_known_args()
     try:
         [(name, folder)] = named_folders([options.checkpoint]).items()
         with tempfile.TemporaryDirectory(prefix="glm5-vllm-") as view:
-            _serve(name, folder.absolute(), options.port, Path(view))
+            _serve(name, folder.absolute(), options.port, Path(view), others)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _serve(name: str, folder: Path, port: int, view: Path) -> None:
+def _serve(name: str, folder: Path, port: int, view: Path, others: list[str]) -> None:
     import torch
 
     cuda = torch.cuda.is_available()
@@ -41,7 +41,7 @@ def _serve(name: str, folder: Path, port: int, view: Path) -> None:
     }  # fmt: skip
     from vllm.entrypoints.launchers.api_server.entry import main as vllm_main
 
-    sys.argv = ["vllm", *arguments(name, str(view if servable else folder), port, servable)]
+    sys.argv = ["vllm", *arguments(name, str(view if servable else folder), port, servable), *others]
     vllm_main()
 
 

@@ -1,7 +1,7 @@
-"""The verbs of reinforcement learning on vLLM's server, in the form of ours (model/inference/server/control.py).
+"""The verbs of reinforcement learning on vLLM's server, as on ours (model/inference/server/control.py).
 
-An ASGI middleware (``--middleware``): POST /pause, /resume, /load_weights and GET /health are answered here, all
-else goes on to vLLM. What every request passes first is what it passes on our server.
+An ASGI middleware (``--middleware``): POST /pause, /resume, /load_weights and GET /health are answered here,
+all else goes on to vLLM. Every request first passes the guard of our server.
 """
 
 import asyncio
@@ -85,6 +85,10 @@ class Verbs:
                 await self._exchange(engine, body.folder)
                 await engine.update_weight_version(str(body.version))
                 self._version = body.version
+            except Exception as error:  # of whatever kind: it comes from another process
+                raise ApiError(
+                    500, f"vLLM failed at changing its weights ({error}): load them again or start it anew"
+                ) from error
             finally:
                 if not paused:
                     await engine.resume_generation()

@@ -1,6 +1,6 @@
 """A method that vLLM's workers get (``--worker-extension-cls``): weights of another version, all of them.
 
-vLLM's own ``reload_weights`` leaves the repacked expert weights of its CPU build as they were, without a word.
+vLLM's own ``reload_weights`` leaves the expert weights as they were, repacked for the CPU, without a word.
 Here a second model is loaded as at the start, and its state moved into the first one's modules.
 """
 

@@ -20,7 +20,7 @@ from model.chat.tokens import (
     USER,
     VALUE,
 )
-from model.config import SPECIAL_TOKENS, preset
+from model.config import SPECIAL_TOKENS, ModelConfig, preset
 from model.hub import save_folder
 from model.transformer import Transformer
 
@@ -41,13 +41,14 @@ CONTEXT = 2048
 SHARPNESS = 14.0  # of the logits: the recited token has nearly all of the probability
 
 
-def make_checkpoint(folder, behaviour: str) -> None:
+def make_checkpoint(folder, behaviour: str, **shape: int) -> None:
     """Write a checkpoint into a folder with a tokenizer.
 
-    ``behaviour``: "speaker" answers, "caller" calls, "babbler" answers until the context is full.
+    ``behaviour``: "speaker" answers, "caller" calls, "babbler" answers until the context is full. ``shape``:
+    sizes other than those of these tests.
     """
     tokenizer = Tokenizer.load(folder)
-    model = Transformer(_config(tokenizer), seed=1, indexer=True)
+    model = Transformer(reciting_config(tokenizer, **shape), seed=1, indexer=True)
     with torch.no_grad():
         noise = torch.randn(model.embed.weight.shape, generator=torch.Generator().manual_seed(1))
         embedding = torch.nn.functional.normalize(noise, dim=-1)
@@ -59,11 +60,12 @@ def make_checkpoint(folder, behaviour: str) -> None:
     save_chat_files(folder, CONTEXT)
 
 
-def _config(tokenizer: Tokenizer):
-    return preset(
-        "tiny", vocab_size=tokenizer.vocab_size, hidden_size=128, num_layers=2, ffn_size=64, num_heads=2,
+def reciting_config(tokenizer: Tokenizer, **shape: int) -> ModelConfig:
+    small = dict(
+        vocab_size=tokenizer.vocab_size, hidden_size=128, num_layers=2, ffn_size=64, num_heads=2,
         num_experts=4, expert_ffn_size=16, index_heads=2, mtp_steps=1, max_positions=CONTEXT,
     )  # fmt: skip
+    return preset("tiny", **{**small, **shape})
 
 
 def _successors(tokenizer: Tokenizer, behaviour: str) -> dict[int, int]:
