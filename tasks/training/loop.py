@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,6 +19,7 @@ from pipeline.recipe.training import TrainSection
 from pipeline.stage import Context
 from tasks.training import checkpoint
 from tasks.training.batches import Batch, Batches, rows_of_step
+from tasks.training.micro_batches import NotFinite, accumulate
 from tasks.training.objective import Objective
 from tasks.training.precision import narrow
 from tasks.training.schedule import schedule_factor
@@ -104,20 +106,14 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
         group["lr"] = group["peak_lr"] * factor
     torch.manual_seed(job.context.seed * 1_000_003 + step)
     job.optimizer.zero_grad(set_to_none=True)
-    sums: dict[str, torch.Tensor] = {}
-    for micro in range(micro_steps):
-        batch = phase.batches.take(rows[micro * section.micro_batch :][: section.micro_batch]).to(job.device)
-        with narrow(job.device):
-            loss, values = job.objective(batch, step)
-        if not math.isfinite(loss.item()):
-            where = ", ".join(batch.names[:4]) + (" ..." if len(batch.names) > 4 else "")
-            raise UserError(
-                f"the loss is {loss.item()} at step {step} of stage {job.context.stage} on {where}: "
-                "look at these rows or lower the learning rate"
-            )
-        (loss / micro_steps).backward()
-        for key, value in ({"train/loss": loss} | values).items():
-            sums[key] = sums.get(key, 0) + value.detach() / micro_steps
+    batches = [phase.batches.take(rows_of_micro) for rows_of_micro in np.split(rows, micro_steps)]
+    try:
+        logged = accumulate(job.objective, batches, job.model.parameters(), step)
+    except NotFinite as error:
+        raise UserError(
+            f"{error}, at step {step} of stage {job.context.stage}: look at these rows or lower the "
+            "learning rate"
+        ) from None
     norm = nn.utils.clip_grad_norm_(
         (p for p in job.model.parameters() if p.grad is not None), section.optimizer.clip
     )
@@ -127,7 +123,6 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
             "lower the learning rate"
         )
     job.optimizer.step()
-    logged = {key: float(value) for key, value in sums.items()}
     return (
         logged
         | job.objective.after_step()

@@ -37,7 +37,10 @@ class Objective(Protocol):
 
 @dataclass
 class LanguageObjective:
-    """Weighs the losses of a micro-batch and keeps the expert load until the optimizer step."""
+    """Weighs the losses of a micro-batch and keeps the expert load until the optimizer step.
+
+    Micro-batches may call it from several threads at once.
+    """
 
     model: Transformer
     token_bytes_V: torch.Tensor  # int64, bytes of text that each token stands for
@@ -45,7 +48,7 @@ class LanguageObjective:
     mtp: Mtp | None = None
     attention: str = "dense"
     indexer_loss: IndexerLoss | None = None
-    load_LE: torch.Tensor | int = field(default=0, init=False)
+    loads: list[torch.Tensor] = field(default_factory=list, init=False)  # (L, E), one a micro-batch
 
     def __call__(self, batch: Batch, step: int) -> LossAndValues:
         mtp = self.mtp is not None and step % self.mtp.every_steps == 0
@@ -58,7 +61,7 @@ class LanguageObjective:
         if self.indexer_loss:
             total = total + self.indexer_loss.weight * losses.indexer_kl
             values["dsa/indexer_kl"] = losses.indexer_kl
-        self.load_LE = self.load_LE + losses.load_LE
+        self.loads.append(losses.load_LE)
         return total, values
 
     def validate(self, batch: Batch) -> LossAndValues:
@@ -70,8 +73,8 @@ class LanguageObjective:
 
     def after_step(self) -> dict[str, float]:
         """Move the routers' biases against the step's load (auxiliary-loss-free balancing)."""
-        load_LE = self.load_LE
-        self.load_LE = 0
+        load_LE = sum(self.loads)
+        self.loads.clear()
         self.model.update_balance(load_LE, self.balance.bias_step)
         used = load_LE[load_LE.sum(-1) > 0].float()
         if not len(used):

@@ -1,0 +1,79 @@
+"""Gradients of one optimizer step from its micro-batches.
+
+On a CUDA device one follows another. On a CPU they run side by side, a thread each: the operations of a small
+model are too short to be cut among cores, and a core that other work holds up stops one micro-batch instead
+of every operation. Gradients are added in the micro-batches' order, so that the sum has the same bits however
+the threads ran.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from tasks.training.batches import IGNORE, Batch
+from tasks.training.objective import Objective
+from tasks.training.precision import narrow
+
+Values = dict[str, torch.Tensor]
+
+
+class NotFinite(ValueError):
+    """A micro-batch's loss is not a finite number."""
+
+    def __init__(self, loss: float, batch: Batch):
+        where = ", ".join(batch.names[:4]) + (" ..." if len(batch.names) > 4 else "")
+        super().__init__(f"the loss is {loss} on {where}")
+
+
+def accumulate(
+    objective: Objective, batches: Sequence[Batch], parameters: Iterable[torch.nn.Parameter], step: int
+) -> dict[str, float]:
+    """Set ``grad`` of the parameters to the gradient of the step's loss; return the mean of its values.
+
+    A micro-batch weighs as much as the targets it holds, so that every target of the step counts the same
+    wherever it stands. Raises ``NotFinite`` before any gradient of such a batch is used.
+    """
+    targets = [int((batch.target_BT != IGNORE).sum()) for batch in batches]
+    weights = [count / max(sum(targets), 1) for count in targets]
+    trained = [p for p in parameters if p.requires_grad]
+    device = trained[0].device
+    work = [
+        (objective, batch.to(device), weight, trained, step)
+        for batch, weight in zip(batches, weights, strict=True)
+    ]
+    sums: Values = {}
+    for weight, (gradients, values) in zip(weights, _all(work, device), strict=True):
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        for key, value in values.items():
+            sums[key] = sums.get(key, 0) + value * weight
+    return {key: float(value) for key, value in sums.items()}
+
+
+def _all(work: list[tuple], device: torch.device) -> Iterator[tuple[Sequence[torch.Tensor | None], Values]]:
+    """The gradients of each piece of work, in order."""
+    threads = torch.get_num_threads()
+    side_by_side = min(threads, len(work)) if device.type == "cpu" else 1
+    if side_by_side == 1:
+        yield from (_gradients(*piece) for piece in work)
+        return
+    share = {"initializer": torch.set_num_threads, "initargs": (threads // side_by_side,)}
+    with ThreadPoolExecutor(side_by_side, **share) as pool:
+        yield from pool.map(lambda piece: _gradients(*piece), work)
+    torch.set_num_threads(threads)  # a part of the number is the process's, not the thread's
+
+
+def _gradients(
+    objective: Objective, batch: Batch, weight: float, parameters: list[torch.nn.Parameter], step: int
+) -> tuple[Sequence[torch.Tensor | None], Values]:
+    with narrow(batch.tokens_BT.device):
+        loss, values = objective(batch, step)
+    if not math.isfinite(loss.item()):
+        raise NotFinite(loss.item(), batch)
+    gradients = torch.autograd.grad(loss * weight, parameters, allow_unused=True)
+    # Some come transposed, which the optimizer would pay for.
+    gradients = [None if gradient is None else gradient.contiguous() for gradient in gradients]
+    return gradients, {key: value.detach() for key, value in ({"train/loss": loss} | values).items()}
