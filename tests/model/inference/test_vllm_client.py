@@ -86,7 +86,7 @@ def answering():
 
 def test_one_seed_serves_all_prompts(answering):
     url, handler = answering
-    handler.body = json.dumps(ANSWER).encode()
+    handler.body = json.dumps({**ANSWER, "prompt_logprobs": None}).encode()
     client = VllmClient(url, concurrency=1)
     completions = client.generate([[1, 2], [3, 4]], SamplingParams(max_new_tokens=3, seed=5))
     assert [len(c.tokens) for c in completions] == [3, 3]

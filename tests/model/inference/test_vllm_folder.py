@@ -72,14 +72,21 @@ def test_other_head_sizes_are_refused(checkpoint):
 
 
 def test_the_server_is_told_what_makes_its_log_probs_right():
-    cpu = arguments("glm5", "/view", 8001, Servable(64, "bfloat16"))
+    cpu = arguments("glm5", "/view", 8001, Servable(64, "bfloat16"), [])
     option = dict(zip(cpu, cpu[1:], strict=False))
-    assert option["--host"] == "127.0.0.1"
     assert option["--max-model-len"] == "64" and option["--dtype"] == "bfloat16"
     assert json.loads(option["--compilation-config"]) == {"custom_ops": ["none"]}
-    cuda = arguments("glm5", "/folder", 8001, None)
-    assert cuda[:2] == ["--model", "/folder"] and "127.0.0.1" in cuda
+    cuda = arguments("glm5", "/folder", 8001, None, [])
+    assert cuda[:2] == ["--model", "/folder"]
     assert not {"--max-model-len", "--compilation-config", "--attention-backend"} & set(cuda)
+
+
+def test_other_options_are_passed_on_and_the_address_stays():
+    words = arguments(
+        "glm5", "/view", 8001, Servable(64, "float32"), ["--host", "0.0.0.0", "--max-num-seqs", "4"]
+    )
+    option = dict(zip(words, words[1:], strict=False))  # of two the last, as for vLLM's parser
+    assert option["--host"] == "127.0.0.1" and option["--port"] == "8001" and option["--max-num-seqs"] == "4"
 
 
 def test_without_its_environment_there_is_one_sentence(tmp_path, capsys):
