@@ -40,4 +40,4 @@ class GQA(nn.Module):
 
     def _rotated(self, x_BTNH: torch.Tensor, view: Visibility) -> torch.Tensor:
         nope, rope = x_BTNH.split([self.head_dim - self.rope_dim, self.rope_dim], -1)
-        return torch.cat([nope, rotate(rope, view.cos_BTR, view.sin_BTR)], -1)
+        return torch.cat([nope, rotate(rope, view.turn_BTR)], -1)

@@ -228,7 +228,7 @@ class Transformer(nn.Module):
     def _view(self, tokens_BT, start_BT) -> Visibility:
         return Visibility.build(*tokens_BT.shape, start_BT, self._rotary, tokens_BT.device)
 
-    def _rotary(self, position_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rotary(self, position_BT: torch.Tensor) -> torch.Tensor:
         return rope_table(position_BT, self.config.qk_rope_dim, self.config.rope_base)
 
     def _output(self, hidden_BTD, signals: list[Signals], options: AttentionOptions) -> Output:

@@ -87,10 +87,17 @@ class Group:
         return row_BTS.masked_fill(~view.mask_B1TS.squeeze(1), -1).int()
 
     def select(self, index_BTK: torch.Tensor) -> torch.Tensor:
-        """Cache rows of selected keys; -1 stays -1."""
-        batch = torch.arange(self.batch, device=index_BTK.device).view(-1, 1, 1)
-        row_BTK = self.row_BS[batch, index_BTK.clamp(min=0).long()]
-        return row_BTK.masked_fill(index_BTK < 0, -1).int()
+        """int64 cache rows of selected keys; the first key's where none is selected."""
+        row_BTS = self.row_BS.unsqueeze(1).expand(-1, index_BTK.shape[1], -1)
+        return row_BTS.gather(-1, index_BTK.clamp(min=0).long())
+
+    def gather(self, pool: torch.Tensor) -> torch.Tensor:
+        """(B, S, width) of a pool of the cache."""
+        return pool.index_select(0, self.row_BS.flatten()).view(*self.row_BS.shape, -1)
+
+    def batched(self, x: torch.Tensor) -> torch.Tensor:
+        """The group's part (B, T, ...) of what a pass has flat, (1, M, ...)."""
+        return x[0, self.tokens].unflatten(0, (self.batch, -1))
 
 
 @dataclass(eq=False)
@@ -101,57 +108,52 @@ class PagedView:
     row_M: torch.Tensor  # int64, where each token is stored
     groups: list[Group]
     position_M: torch.Tensor  # int64, rotary
-    cos_BTR: torch.Tensor  # (1, M, R / 2)
-    sin_BTR: torch.Tensor
+    turn_BTR: torch.Tensor  # complex64 (1, M, R / 2)
 
     @classmethod
     def build(
         cls,
         cache: PagedCache,
         chunks: Sequence[Chunk],
-        table: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+        table: Callable[[torch.Tensor], torch.Tensor],
         *,
         start: int = 0,
     ) -> Self:
         """The view of chunks that lie one after another in the pass; neighbours of equal length are a batch.
 
-        ``table`` maps positions to cosine and sine. ``start``: the first key that is visible and from which
+        ``table`` maps positions to the rotary table. ``start``: the first key that is visible and from which
         positions count, 1 for the MTP block (see ``model/inference/speculative.py``).
         """
-        device = cache.kv[0].device
-        runs = [list(run) for _, run in groupby(chunks, key=lambda chunk: chunk.count)]
-        slots = [[np.arange(c.first, c.first + c.count) for c in run] for run in runs]
-        position = torch.from_numpy(np.concatenate([s for run in slots for s in run]) - start).to(device)
-        cos, sin = table(position.unsqueeze(0))
-        groups, rows, token = [], [], 0
-        for run, slot in zip(runs, slots, strict=True):
-            slot_BT = np.stack(slot)
-            row_BS = _rows(run, cache.page_size)
-            rows.append(np.take_along_axis(row_BS, slot_BT, 1).ravel())
-            tokens = slice(token, token + slot_BT.size)
+        device, size = cache.kv[0].device, cache.page_size
+        groups, slots, rows, token = [], [], [], 0
+        for count, run in groupby(chunks, key=lambda chunk: chunk.count):
+            run = list(run)
+            slot_BT = np.array([chunk.first for chunk in run])[:, None] + np.arange(count)
+            row_BS = _rows(run, slot_BT[:, -1] + 1, size)
+            slots.append(slot_BT.ravel())
+            rows.append(row_BS[np.arange(len(run))[:, None], slot_BT].ravel())
             view = _visibility(slot_BT, row_BS.shape[1], start, device)
+            tokens = slice(token, token + slot_BT.size)
             groups.append(Group(tokens, len(run), torch.from_numpy(row_BS).to(device), view))
             token = tokens.stop
-        return cls(cache, torch.from_numpy(np.concatenate(rows)).to(device), groups, position, cos, sin)
+        row_M, slot_M = (torch.from_numpy(np.concatenate(x)).to(device) for x in (rows, slots))
+        position_M = slot_M - start
+        return cls(cache, row_M, groups, position_M, table(position_M.unsqueeze(0)))
 
 
-def _rows(run: list[Chunk], page_size: int) -> np.ndarray:
+def _rows(run: list[Chunk], end_B: np.ndarray, page_size: int) -> np.ndarray:
     """(B, S) cache rows of all keys up to each chunk's end, those of ``NO_PAGE`` behind it."""
-    ends = np.array([chunk.first + chunk.count for chunk in run])
-    S = int(ends.max())
-    table = np.full((len(run), -(-S // page_size)), NO_PAGE, dtype=np.int64)
-    for number, chunk in enumerate(run):
-        pages = chunk.pages[: -(-int(ends[number]) // page_size)]
-        table[number, : len(pages)] = pages
+    S = int(end_B.max())
+    pages = -(-S // page_size)
+    table = np.array([[*chunk.pages[:pages], *[NO_PAGE] * (pages - len(chunk.pages))] for chunk in run])
     row_BS = (table[:, :, None] * page_size + np.arange(page_size)).reshape(len(run), -1)[:, :S]
-    return np.where(np.arange(S) < ends[:, None], row_BS, NO_PAGE * page_size)
+    return np.where(np.arange(S) < end_B[:, None], row_BS, NO_PAGE * page_size)
 
 
 def _visibility(slot_BT: np.ndarray, keys: int, start: int, device: torch.device) -> Visibility:
     stop_BT = torch.from_numpy(slot_BT.astype(np.int32) + 1).to(device)
     causal = start == 0 and slot_BT.shape[1] == keys  # then every sequence starts at its first token
-    # Rotary tables are the pass's; a group's view is asked for what is visible only.
-    none = torch.empty(0)
-    view = Visibility(torch.full_like(stop_BT, start), stop_BT, keys, causal, none, none)
+    # The rotary table is the pass's; a group's view is asked for what is visible only.
+    view = Visibility(torch.full_like(stop_BT, start), stop_BT, keys, causal, torch.empty(0))
     view.widest = keys - start  # known here; computing it from the tensors would wait for the device
     return view

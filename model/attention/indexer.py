@@ -22,7 +22,7 @@ class Indexer(nn.Module):
         self.head_weight = nn.Linear(config.hidden_size, self.heads, bias=False)
 
     def forward(
-        self, x_BTD: torch.Tensor, q_latent: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+        self, x_BTD: torch.Tensor, q_latent: torch.Tensor, turn: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries (B, T, I, J), keys (B, T, J) and head weights (B, T, I) in float32, with the score's
         constants in them.
@@ -30,8 +30,8 @@ class Indexer(nn.Module):
         Both inputs are detached: the indexer learns from its own loss only, and the trunk never from it.
         """
         x_BTD, q_latent = x_BTD.detach(), q_latent.detach()
-        q_BTIJ = self._rotate(self.q_up(q_latent).unflatten(-1, (self.heads, self.dim)), cos, sin)
-        key_BTJ = self._rotate(self.key_norm(self.key(x_BTD)).to(q_BTIJ.dtype), cos, sin)
+        q_BTIJ = self._rotate(self.q_up(q_latent).unflatten(-1, (self.heads, self.dim)), turn)
+        key_BTJ = self._rotate(self.key_norm(self.key(x_BTD)).to(q_BTIJ.dtype), turn)
         # The head weights decide the selection, so they stay float32 also under autocast, as in the released
         # model.
         with torch.autocast(x_BTD.device.type, enabled=False):
@@ -39,7 +39,7 @@ class Indexer(nn.Module):
             weight_BTI = F.linear(x_BTD.to(dtype), self.head_weight.weight.to(dtype))
         return q_BTIJ, key_BTJ, weight_BTI * (self.heads**-0.5 * self.dim**-0.5)
 
-    def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def _rotate(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
         """The first ``rope_dim`` features carry the position."""
         rope, rest = x.split([self.rope_dim, self.dim - self.rope_dim], -1)
-        return torch.cat([rotate(rope, cos, sin), rest], -1)
+        return torch.cat([rotate(rope, turn), rest], -1)

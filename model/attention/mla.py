@@ -94,18 +94,17 @@ class MLA(nn.Module):
 
     def _project(self, x_BTD: torch.Tensor, view: Visibility | PagedView, options: AttentionOptions):
         """Queries per head, latent rows, and the indexer's three inputs where any of it is needed."""
-        cos, sin = view.cos_BTR, view.sin_BTR
         q_latent = self.q_norm(self.q_down(x_BTD))
         q = self.q_up(q_latent).unflatten(-1, (self.heads, self.nope + self.rope_dim))
         q_nope, q_rope = q.split([self.nope, self.rope_dim], -1)
-        q_BTNH = torch.cat([q_nope, rotate(q_rope, cos, sin)], -1)
+        q_BTNH = torch.cat([q_nope, rotate(q_rope, view.turn_BTR)], -1)
         latent, k_rope = self._split(self.kv_down(x_BTD))
-        kv_BSX = torch.cat([self.kv_norm(latent).to(q.dtype), rotate(k_rope, cos, sin)], -1)
+        kv_BSX = torch.cat([self.kv_norm(latent).to(q.dtype), rotate(k_rope, view.turn_BTR)], -1)
         index_inputs = None
         if options.needs_indexer:
             if self.indexer is None:
                 raise ValueError("this needs an indexer, and the model has none: call add_indexer() first")
-            index_inputs = self.indexer(x_BTD, q_latent, cos, sin)
+            index_inputs = self.indexer(x_BTD, q_latent, view.turn_BTR)
         return q_BTNH, kv_BSX, index_inputs
 
     def select(self, view: Visibility, options: AttentionOptions, index_inputs) -> torch.Tensor | None:
@@ -116,9 +115,7 @@ class MLA(nn.Module):
             return None
         if options.mode == "random":
             return random_topk(view, options.top_k, seed=self.layer)
-        # Attention does not mind the order: each device is asked for the one it has without a further sort.
-        order = "index" if view.start_BT.is_cuda else "score"
-        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order=order)
+        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order="any")
 
     def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility):
         """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse
@@ -158,16 +155,14 @@ class MLA(nn.Module):
         """Queries (B, T, N, X) that meet the latent row itself."""
         up_NHC = self.k_up.weight.view(self.heads, self.nope, self.latent)
         nope, rope = q_BTNH.split([self.nope, self.rope_dim], -1)
-        return torch.cat([torch.einsum("btnh,nhc->btnc", nope, up_NHC), rope], -1)
+        return torch.cat([_by_head(nope, up_NHC), rope], -1)
 
     def values(self, context_BTNC: torch.Tensor) -> torch.Tensor:
         """Values per head (B, T, N, v) of attention-weighted latents."""
         up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
-        return torch.einsum("btnc,nvc->btnv", context_BTNC, up_NVC)
+        return _by_head(context_BTNC, up_NVC.transpose(1, 2))
 
-    def _indexer_loss(
-        self, q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view: Visibility, rows: int
-    ):
+    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view: Visibility, rows: int):
         """KL of the main attention to the indexer in the first rows, a scalar: inside the selection, or over
         all visible keys without one.
         """
@@ -189,3 +184,9 @@ class MLA(nn.Module):
         index_BTK = indexer_topk(*index_inputs, view.start_BT, view.stop_BT, top_k)
         k_BSNH = self._keys(*self._split(kv_BSX))
         return captured_mass(q_BTNH, k_BSNH, self.scale, index_BTK, view, top_k)
+
+
+def _by_head(x_BTNH: torch.Tensor, weight_NHC: torch.Tensor) -> torch.Tensor:
+    """Each head's part of ``x`` times the head's matrix, (B, T, N, C)."""
+    x_NMH = x_BTNH.flatten(0, 1).transpose(0, 1)
+    return torch.bmm(x_NMH, weight_NHC).transpose(0, 1).unflatten(0, x_BTNH.shape[:2])

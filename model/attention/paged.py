@@ -33,19 +33,17 @@ def attend_pages(
     view.cache.write(layer, view.row_M, kv_1MX[0], key_MJ)
     pieces = []
     for group in view.groups:
-
-        def batched(x: torch.Tensor, group: Group = group) -> torch.Tensor:
-            return x[0, group.tokens].unflatten(0, (group.batch, -1))
-
         index_BTK = None
         if index_inputs and group.view.widest > options.top_k:
-            keys_BSJ = view.cache.index_keys[layer][group.row_BS]
+            keys_BSJ = group.gather(view.cache.index_keys[layer])
+            query_BTIJ, _, weight_BTI = index_inputs
             index_BTK = attention.select(
-                group.view, options, (batched(index_inputs[0]), keys_BSJ, batched(index_inputs[2]))
+                group.view, options, (group.batched(query_BTIJ), keys_BSJ, group.batched(weight_BTI))
             )
         elif options.mode == "random":
             index_BTK = attention.select(group.view, options, None)
-        out_BTNV = _attend(attention, batched(q_1MNH), view.cache.kv[layer], group, index_BTK, options)
+        pool_PX = view.cache.kv[layer]
+        out_BTNV = _attend(attention, group.batched(q_1MNH), pool_PX, group, index_BTK, options)
         pieces.append(out_BTNV.flatten(0, 1))
     return (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).unsqueeze(0)
 
@@ -53,33 +51,44 @@ def attend_pages(
 def _attend(
     attention: "MLA", q_BTNH, pool_PX: torch.Tensor, group: Group, index_BTK, options: "AttentionOptions"
 ) -> torch.Tensor:
+    """Values (B, T, N, v) for one group, by the form that is quickest here."""
     view = group.view.window(options.top_k) if options.mode == "window" else group.view
-    few = q_BTNH.shape[1] <= FEW_QUERIES
+    few, cuda = q_BTNH.shape[1] <= FEW_QUERIES, q_BTNH.is_cuda
+    if not few and index_BTK is None:
+        return attention.expanded(q_BTNH, group.gather(pool_PX), None if view.causal else view.mask_B1TS)
+    if not few and not cuda and view.keys <= MASKED_DENSE_KEYS:
+        return attention.expanded(q_BTNH, group.gather(pool_PX), selection_mask(index_BTK, view.keys))
+    q_BTNX = attention.absorb(q_BTNH)
+    if cuda:
+        return attention.values(_by_kernel(attention, q_BTNX, pool_PX, group, index_BTK, view))
     if index_BTK is None:
-        if few and not q_BTNH.is_cuda:
-            return attention.values(_all_rows(attention, attention.absorb(q_BTNH), pool_PX, group, view))
-        if not few:
-            mask = None if view.causal else view.mask_B1TS
-            return attention.expanded(q_BTNH, pool_PX[group.row_BS], mask)
-        rows_BTK = group.row_BTS if view is group.view else group.rows_of(view)
-    elif few or q_BTNH.is_cuda or view.keys > MASKED_DENSE_KEYS:
-        rows_BTK = group.select(index_BTK)
+        return attention.values(_shared_rows(attention, q_BTNX, pool_PX, group.row_BS, view.mask_B1TS))
+    # Every query reads rows of its own: each is an entry with one query.
+    rows_MK, index_MK = group.select(index_BTK).flatten(0, 1), index_BTK.flatten(0, 1)
+    seen_M11K = (index_MK >= 0)[:, None, None]
+    context = _shared_rows(attention, q_BTNX.flatten(0, 1).unsqueeze(1), pool_PX, rows_MK, seen_M11K)
+    return attention.values(context.view(*q_BTNX.shape[:3], -1))
+
+
+def _shared_rows(attention: "MLA", q_BTNX, pool_PX, rows_BS, seen_B1TS) -> torch.Tensor:
+    """Latent context (B, T, N, C): an entry's rows are gathered once for all its queries and heads."""
+    B, T, N, X = q_BTNX.shape
+    kv_BSX = pool_PX.index_select(0, rows_BS.flatten()).view(B, -1, X)
+    dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
+    score = torch.bmm(q_BTNX.reshape(B, T * N, X), kv_BSX.transpose(1, 2)).to(dtype).mul_(attention.scale)
+    score = torch.where(seen_B1TS.transpose(1, 2), score.view(B, T, N, -1), float("-inf"))
+    weight = score.softmax(-1).to(kv_BSX.dtype).view(B, T * N, -1)
+    return torch.bmm(weight, kv_BSX[..., : attention.latent]).view(B, T, N, -1)
+
+
+def _by_kernel(attention: "MLA", q_BTNX, pool_PX, group: Group, index_BTK, view) -> torch.Tensor:
+    """The same from one batch entry: the whole pool, with physical rows."""
+    if index_BTK is not None:
+        rows_BTK = group.select(index_BTK).masked_fill(index_BTK < 0, -1).int()
     else:
-        return attention.expanded(q_BTNH, pool_PX[group.row_BS], selection_mask(index_BTK, view.keys))
-    # One batch entry: the whole pool, with physical rows.
-    flat_q, flat_rows = attention.absorb(q_BTNH).flatten(0, 1), rows_BTK.flatten(0, 1)
+        rows_BTK = group.row_BTS if view is group.view else group.rows_of(view)
+    flat_q, flat_rows = q_BTNX.flatten(0, 1), rows_BTK.flatten(0, 1)
     context, _ = sparse_mla(
         flat_q.unsqueeze(0), pool_PX.unsqueeze(0), flat_rows.unsqueeze(0), attention.scale, attention.latent
     )
-    return attention.values(context.view(*q_BTNH.shape[:3], attention.latent))
-
-
-def _all_rows(attention: "MLA", q_BTNX, pool_PX, group: Group, view) -> torch.Tensor:
-    """Latent context (B, T, N, C) over all visible keys: rows gathered once for all heads and queries."""
-    B, T, N, X = q_BTNX.shape
-    kv_BSX = pool_PX.index_select(0, group.row_BS.flatten()).view(B, -1, X)
-    dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
-    score = (q_BTNX.reshape(B, T * N, X) @ kv_BSX.transpose(1, 2)).to(dtype).mul_(attention.scale)
-    score = score.view(B, T, N, -1).masked_fill_(~view.mask_B1TS.transpose(1, 2), float("-inf"))
-    weight = score.softmax(-1).to(kv_BSX.dtype).view(B, T * N, -1)
-    return (weight @ kv_BSX[..., : attention.latent]).view(B, T, N, -1)
+    return context.view(*q_BTNX.shape[:3], attention.latent)

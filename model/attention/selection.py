@@ -29,7 +29,7 @@ def selection_mask(index_BTK: torch.Tensor, keys: int) -> torch.Tensor:
     slot = index_BTK.long().masked_fill(index_BTK < 0, keys)
     mask = torch.zeros(*index_BTK.shape[:2], keys + 1, dtype=torch.bool, device=index_BTK.device)
     mask = mask.scatter_(-1, slot, True)[..., :keys]
-    return (mask | (index_BTK[..., :1] < 0)).unsqueeze(1)
+    return (mask | (index_BTK < 0).all(-1, keepdim=True)).unsqueeze(1)
 
 
 @torch.no_grad()

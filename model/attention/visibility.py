@@ -20,8 +20,7 @@ class Visibility:
     stop_BT: torch.Tensor  # int32
     keys: int  # S
     causal: bool  # exactly the triangle of plain causal attention, for which flash kernels need no mask
-    cos_BTR: torch.Tensor  # float32 rotary tables, R rope dim / 2
-    sin_BTR: torch.Tensor
+    turn_BTR: torch.Tensor  # complex64 rotary table, R rope dim / 2
 
     @cached_property
     def widest(self) -> int:
@@ -47,7 +46,7 @@ class Visibility:
         if size not in self._windows:
             start = torch.maximum(self.start_BT, self.stop_BT - size)
             self._windows[size] = Visibility(
-                start, self.stop_BT, self.keys, self.causal and self.keys <= size, self.cos_BTR, self.sin_BTR
+                start, self.stop_BT, self.keys, self.causal and self.keys <= size, self.turn_BTR
             )
         return self._windows[size]
 
@@ -63,10 +62,10 @@ class Visibility:
         """Causal visibility of ``queries`` tokens.
 
         ``start_BT`` (or (B, 1)) is each query's first visible key, 0 where left out. Rotary positions count
-        from it. ``table`` maps positions to cosine and sine.
+        from it. ``table`` maps positions to the rotary table.
         """
         key = torch.arange(queries, dtype=torch.int32, device=device).expand(batch, queries)
         start = torch.zeros_like(key) if start_BT is None else start_BT.to(torch.int32).expand(batch, queries)
         # One row of angles serves the whole batch where all rows count alike.
         position_BT = key[:1] if start_BT is None else (key - start).clamp(min=0)
-        return cls(start.contiguous(), key + 1, queries, start_BT is None, *table(position_BT))
+        return cls(start.contiguous(), key + 1, queries, start_BT is None, table(position_BT))

@@ -138,7 +138,9 @@ class Engine:
             )
         except Exception as error:  # of whatever kind: no client may wait for ever
             reason = f"{type(error).__name__}: {error}"
-            return events + [self._end(reading.sequence, "error", reason) for reading in readings]
+            events += [self._end(reading.sequence, "error", reason) for reading in readings]
+            self._scheduler.restart(self.version)  # the tree has pages that were not filled
+            return events
         for name, value in outcome.counts.items():
             self._counts[name] += value
         self._counts["passes"] += 1

@@ -31,7 +31,7 @@ class Draw:
 def choose(logits_RV: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     """A token for each row (R,), int64."""
     random = [row for row, draw in enumerate(draws) if draw.params.temperature > 0]
-    token_R = logits_RV.argmax(-1)
+    token_R = _first_best(logits_RV)
     if random:
         whole = len(random) == len(draws)
         rows = slice(None) if whole else torch.tensor(random, device=logits_RV.device)
@@ -47,7 +47,15 @@ def _draw(logits_RV: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     if filtered:
         rows = torch.tensor(filtered, device=logits_RV.device)
         score_RV[rows] = keep_likely(score_RV[rows], [draws[n].params for n in filtered])
-    return (score_RV + gumbel(draws, logits_RV.shape[-1], logits_RV.device)).argmax(-1)
+    return _first_best(gumbel(draws, logits_RV.shape[-1], logits_RV.device).add_(score_RV))
+
+
+def _first_best(value_RV: torch.Tensor) -> torch.Tensor:
+    """``argmax`` of each row (R,), for which numpy takes a fraction of torch's time on a CPU."""
+    if value_RV.device.type != "cpu":
+        return value_RV.argmax(-1)
+    wide_RV = value_RV.detach().to(torch.promote_types(value_RV.dtype, torch.float32))
+    return torch.from_numpy(wide_RV.numpy().argmax(-1))
 
 
 def keep_likely(score_RV: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
@@ -78,11 +86,16 @@ def gumbel(draws: list[Draw], vocabulary: int, device: torch.device) -> torch.Te
     )
     x = base_R1 + torch.arange(1, vocabulary + 1, device=device) * _signed(_GOLDEN)
     for shift, factor in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
-        x ^= (x >> shift) & ((1 << (64 - shift)) - 1)  # int64 shifts keep the sign: cut it off
+        x ^= _shifted(x, shift)
         if factor is not None:
             x *= _signed(factor)
-    uniform_RV = (((x >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+    uniform_RV = _shifted(x, 11).double().add_(0.5).mul_(2.0**-53)
     return uniform_RV.log_().neg_().log_().neg_()
+
+
+def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
+    """The 64 bits moved right, zeros from the left: int64 shifts alone keep the sign."""
+    return (x >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def _mix(value: int) -> int:

@@ -50,7 +50,7 @@ class Scheduler:
         draft_steps: int, version: int,
     ):  # fmt: skip
         # Slots behind the known tokens: the token sampled next, and drafts of this pass and of the next.
-        self.page_size, self._ahead = page_size, 2 * draft_steps + 1
+        self.page_size, self._drafts, self._ahead = page_size, draft_steps > 0, 2 * draft_steps + 1
         self._max_running, self._max_waiting, self._budget = max_running, max_waiting, prefill_chunk
         self.pages = Pages(pages)
         self.prefix = PrefixTree(self.pages, page_size, version)
@@ -79,13 +79,13 @@ class Scheduler:
             count = sequence.unread if sequence.unread == 1 else min(sequence.unread, budget)
             if count and self._make_room(sequence, count):
                 budget -= count if sequence.unread > 1 else 0
-                readings.append(Reading.of(sequence, count))
+                readings.append(self._reading(sequence, count))
         while self.waiting and budget > 0 and len(self.running) < self._max_running:
             sequence = self.waiting[0]
             if not self._admit(sequence):
                 break
             self.running.append(self.waiting.popleft())
-            reading = Reading.of(sequence, min(sequence.unread, budget))
+            reading = self._reading(sequence, min(sequence.unread, budget))
             budget -= reading.count
             readings.append(reading)
         return sorted(readings, key=lambda reading: reading.total)
@@ -112,6 +112,14 @@ class Scheduler:
             self.waiting.appendleft(sequence)
         self.running.clear()
         self.prefix.clear(version)
+
+    def _reading(self, sequence: Sequence, count: int) -> Reading:
+        """Plan a reading, and share the pages that it will fill: in every layer a pass stores all its latents
+        before it reads any, so who is admitted behind this one can already do without them.
+        """
+        if sequence.samples or not self._drafts:  # else the MTP block does not read them
+            self.share(sequence, sequence.read + count)
+        return Reading.of(sequence, count)
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting request the pages of all its tokens, known beginnings from the prefix tree."""

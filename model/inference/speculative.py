@@ -46,14 +46,14 @@ class Drafter:
         jobs, offset = [], 0
         for reading in readings:
             sequence = reading.sequence
-            if sequence.completion.finish is None and sequence.samples:
+            if sequence.samples:  # also of one that has ended: others may share its pages
                 jobs.append((reading.first + reading.total + 1 - sequence.drafted, reading, offset))
             offset += reading.total
         if not jobs:
             return
         jobs.sort(key=lambda job: job[0])
         state_MD, last = self._read(jobs, hidden_MD)
-        ready = [(sequence, row) for sequence, row in last if sequence.unread == 1 and sequence.left > 1]
+        ready = [(s, row) for s, row in last if s.completion.finish is None and s.unread == 1 and s.left > 1]
         if ready:
             rows = torch.tensor([row for _, row in ready], device=state_MD.device)
             self._draft([sequence for sequence, _ in ready], state_MD[rows])

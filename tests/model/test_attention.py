@@ -68,7 +68,7 @@ def test_window_sees_the_last_keys_only(make_model):
 def test_random_selection_takes_visible_keys_once():
     start = torch.tensor([[0, 0, 0, 2, 2, 2]], dtype=torch.int32).repeat(3, 1)
     stop = torch.arange(1, 7, dtype=torch.int32).repeat(3, 1)
-    view = Visibility(start, stop, 6, False, torch.empty(0), torch.empty(0))
+    view = Visibility(start, stop, 6, False, torch.empty(0))
     index = random_topk(view, 3, seed=4)
     visible = visible_mask(start, stop, 6)
     for b in range(3):
@@ -135,7 +135,7 @@ def test_captured_mass_counts_by_hand():
     torch.manual_seed(0)
     q, k = torch.randn(1, 9, 2, 4), torch.randn(1, 9, 2, 4)
     start, stop = torch.zeros(1, 9, dtype=torch.int32), torch.arange(1, 10, dtype=torch.int32)[None]
-    view = Visibility(start, stop, 9, True, torch.empty(0), torch.empty(0))
+    view = Visibility(start, stop, 9, True, torch.empty(0))
     index = random_topk(view, 3, seed=0)
     expected = torch.zeros(3, dtype=torch.float64)
     for t in range(3, 9):
@@ -166,7 +166,7 @@ def test_float64_gradients_of_a_whole_attention_layer(make_model, mode):
     attention = make_model(config, indexer=True, dtype=torch.float64).blocks[0].attention
     table = torch.randn(1, 5, config.qk_rope_dim // 2, dtype=torch.float64).sin()
     start, stop = torch.zeros(1, 5, dtype=torch.int32), torch.arange(1, 6, dtype=torch.int32)[None]
-    view = Visibility(start, stop, 5, True, table.cos(), table.sin())
+    view = Visibility(start, stop, 5, True, torch.polar(torch.ones_like(table), table))
     options = mla.AttentionOptions(mode, 3)
     x = torch.randn(1, 5, 6, dtype=torch.float64, requires_grad=True)
     weights = [p for n, p in attention.named_parameters() if "indexer" not in n]

@@ -33,6 +33,10 @@ def test_order_ties_and_padding(monkeypatch, tile, top_k):
         for t in range(13):
             want = expected_order(scores[b, t].tolist(), int(start[b, t]), int(stop[b, t]), top_k)
             assert index[b, t].tolist() == want
+    by_index, unordered = (indexer_topk(q, k, w, start, stop, top_k, order=o) for o in ("index", "any"))
+    absent = index.masked_fill(index < 0, 99).sort(-1).values
+    assert torch.equal(by_index, absent.masked_fill(absent == 99, -1))
+    assert torch.equal(unordered.sort(-1).values, index.sort(-1).values)
 
 
 def test_scores_by_hand():

@@ -5,6 +5,7 @@ B batch, T queries, S keys, I indexer heads, J indexer dim, K top-k.
 """
 
 import torch
+import torch.nn.functional as F
 
 # Queries handled at once: bounds the (B, tile, I, S) product, and lets a tile skip the keys behind it.
 QUERY_TILE = 128
@@ -52,25 +53,26 @@ def indexer_topk(
         q_BTIJ, k_BSJ, weight_BTI: as in ``indexer_scores``.
         start_BT, stop_BT: int32; query t sees the keys ``start <= s < stop`` (``0 <= start <= stop <= S``).
         top_k: K, at least 1; may exceed S.
-        order: "score", or "index" for ascending key index (cheaper on CUDA: no sort).
+        order: "score", or "index" for ascending key index, or "any" for what is quickest here.
 
     Returns:
         index_BTK int32: key indices, by ``order`` "score" in descending order of score, equal scores in
-        ascending order of key index, then -1 where fewer than K keys are visible. K is exactly ``top_k``.
+        ascending order of key index, then -1 where fewer than K keys are visible; under "any" also the place
+        of -1 is open. K is exactly ``top_k``.
     """
-    if order not in ("score", "index"):
-        raise ValueError(f"order {order!r} must be 'score' or 'index'")
-    B, T = start_BT.shape
-    index_BTK = torch.full((B, T, top_k), -1, dtype=torch.int32, device=q_BTIJ.device)
-    for t in range(0, T, QUERY_TILE):
+    if order not in ("score", "index", "any"):
+        raise ValueError(f"order {order!r} must be 'score', 'index' or 'any'")
+    tiles = []
+    for t in range(0, start_BT.shape[1], QUERY_TILE):
         rows = slice(t, t + QUERY_TILE)
         keys = int(stop_BT[:, rows].max())
         score = indexer_scores(q_BTIJ[:, rows], k_BSJ[:, :keys], weight_BTI[:, rows])
-        visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], keys)
-        score = score.masked_fill(~visible, float("-inf"))
-        order = _rank(score).topk(min(top_k, keys), dim=-1).indices
-        chosen = order.masked_fill(~visible.gather(-1, order), -1)
-        index_BTK[:, rows, : order.shape[-1]] = chosen.to(torch.int32)
+        hidden = ~visible_mask(start_BT[:, rows], stop_BT[:, rows], keys)
+        rank = _rank(score.masked_fill_(hidden, float("-inf")))
+        best = rank.topk(min(top_k, keys), dim=-1, sorted=order == "score").indices
+        best = best.masked_fill_(hidden.gather(-1, best), -1).int()
+        tiles.append(F.pad(best, (0, top_k - best.shape[-1]), value=-1))
+    index_BTK = torch.cat(tiles, 1)
     if order == "index":
         absent = torch.iinfo(torch.int32).max  # sorts behind every key
         index_BTK = index_BTK.masked_fill(index_BTK < 0, absent).sort(-1).values
@@ -84,6 +86,6 @@ def _rank(score: torch.Tensor) -> torch.Tensor:
     Zeros are common (every head's ReLU off), so ties are real, and ``topk`` alone leaves their order open.
     """
     bits = (score.float() + 0.0).view(torch.int32)  # adding 0 makes -0 a 0
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # integers in the floats' order
+    bits ^= (bits >> 31) & 0x7FFFFFFF  # integers in the floats' order
     keys = score.shape[-1]
-    return (ordered << 32) | torch.arange(keys - 1, -1, -1, device=score.device)
+    return (bits.long() << 32).bitwise_or_(torch.arange(keys - 1, -1, -1, device=score.device))

@@ -50,7 +50,7 @@ def indexer_topk(
         k_scale_BS: float32 scale of each key, for float8 keys (``quantize_fp8``). The scales of float8
         queries
             belong into ``weight_BTI``.
-        order: "score" as in the reference, or "index" for ascending key index (cheaper: no sort).
+        order: as in the reference; "any" is "index", which needs no sort.
         block_keys: keys of a tile, 64 or 128; the result does not depend on it.
 
     Raises:
@@ -60,8 +60,8 @@ def indexer_topk(
     S = k_BSJ.shape[1]
     if I < 2 or I & (I - 1) or J & (J - 1) or J < 16:
         raise ValueError(f"the indexer kernel needs powers of two for heads and dim, got {I} heads of {J}")
-    if top_k > 8192 or order not in ("score", "index"):
-        raise ValueError(f"top_k {top_k} must be at most 8192 and order {order!r} 'score' or 'index'")
+    if top_k > 8192 or order not in ("score", "index", "any"):
+        raise ValueError(f"top_k {top_k} must be at most 8192, order {order!r} 'score', 'index' or 'any'")
     # The order of the sum over heads belongs to BQ, so BQ is fixed by the head count alone.
     BS, BQ = block_keys, max(4, 128 // I)
     K2 = triton.next_power_of_2(top_k)
@@ -103,7 +103,7 @@ def indexer_topk(
             _compact_ties_kernel[rows_grid](*lists, top_k, **sizes, BLOCK=block, num_warps=4)
             _pick_kernel[rows_grid](
                 candidate, length, picked, index_BTK, *chunk, top_k,
-                **sizes, K2=K2, SORTED=order == "index", num_warps=warps,
+                **sizes, K2=K2, SORTED=order != "score", num_warps=warps,
             )  # fmt: skip
             if order == "score":
                 _sort_kernel[rows_grid](

@@ -38,7 +38,7 @@ def sparse_mla(
 
 def gather_rows(row_BSX: torch.Tensor, index_BTK: torch.Tensor) -> torch.Tensor:
     """(B, T, K, X): ``row_BSX[b, index_BTK[b, t, k]]``; row 0 stands in for negative entries."""
-    B, T, K = index_BTK.shape
-    index = index_BTK.clamp(min=0).long().view(B, T * K)
-    batch = torch.arange(B, device=row_BSX.device).unsqueeze(1)
-    return row_BSX[batch, index].view(B, T, K, -1)
+    B, S, X = row_BSX.shape
+    first_B11 = torch.arange(0, B * S, S, device=row_BSX.device).view(-1, 1, 1)
+    flat_BTK = index_BTK.clamp(min=0).long() + first_B11
+    return row_BSX.reshape(B * S, X).index_select(0, flat_BTK.flatten()).view(*index_BTK.shape, X)

@@ -137,6 +137,35 @@ def test_prefixes_are_shared_within_a_version_only(tiny_model):
     check_completion({1: model}, prompt, greedy, second, 1e-5)  # the model now holds the new weights
 
 
+@pytest.mark.parametrize("draft_steps", [0, 2])
+@pytest.mark.parametrize("chunk", [7, 500])
+def test_equal_prompts_that_arrive_together_are_read_once(tiny_model, draft_steps, chunk):
+    model = tiny_model(11)
+    engine = Engine(model, page_size=4, prefill_chunk=chunk, draft_steps=draft_steps)
+    prompt = list(range(30))
+    prompts = [prompt, prompt, prompt[:10] + [50, 51], prompt]
+    params = [SamplingParams(8, 0.9 * (n > 0), seed=n) for n in range(4)]
+    completions = engine.generate(prompts, params)
+    for prompt, own, completion in zip(prompts, params, completions, strict=True):
+        check_completion({0: model}, prompt, own, completion, 1e-5)
+    assert [c.cached_tokens for c in completions] == [0, 28, 8, 28]
+    assert engine.stats()["prompt_tokens"] == 30 + 2 + 4 + 2 and idle(engine)
+
+
+def test_pages_of_a_pass_that_failed_are_forgotten(tiny_model, monkeypatch):
+    model = tiny_model(12)
+    engine = Engine(model, page_size=4, max_running=2)
+    prompt = list(range(20))
+    engine.generate([prompt], SamplingParams(2))
+    with monkeypatch.context() as broken:
+        broken.setattr(model, "logits", lambda _: 1 / 0)
+        failed = engine.generate([prompt + [1, 2, 3, 4]] * 3, SamplingParams(2))
+    assert all(completion.finish == "error" for completion in failed)
+    assert engine.stats()["prefix_pages"] == 0 and idle(engine)
+    greedy = SamplingParams(3, 0.0, seed=0)
+    check_completion({0: model}, prompt, greedy, engine.generate([prompt], greedy)[0], 1e-5)
+
+
 def test_drafts_are_the_mtp_blocks_own(tiny_model):
     """The first draft at every place is what the training form of step 1 predicts, also behind shared
     prefixes.
