@@ -112,7 +112,8 @@ class VllmClient:
 
     def _complete(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
         body = {"token_ids": list(prompt), "sampling_params": sampling_fields(params)}
-        return completion_of(self._json("POST", "/inference/v1/generate", body), list(prompt))
+        answer = self._json("POST", "/inference/v1/generate", body)
+        return completion_of(answer, list(prompt), params.top_logprobs)
 
     def _json(self, method: str, path: str, body: dict | None = None) -> dict[str, Any]:
         try:
@@ -143,21 +144,20 @@ def sampling_fields(params: SamplingParams) -> dict[str, Any]:
     }
 
 
-def completion_of(answer: dict[str, Any], prompt: list[int]) -> Completion:
+def completion_of(answer: dict[str, Any], prompt: list[int], top: int) -> Completion:
     """An answer of /inference/v1/generate in our words."""
     [choice] = answer["choices"]
     versions = [_version(span["version"]) for span in choice["weight_versions"] or []
                 for _ in range(span["start"], span["end"])]  # fmt: skip
     tokens = [
-        Token(entry["token_id"], entry["logprob"], version, _best(entry["top_logprobs"]))
+        Token(entry["token_id"], entry["logprob"], version, _best(entry["top_logprobs"], top))
         for entry, version in zip(choice["logprobs"]["content"], versions, strict=True)
     ]
-    reason = choice["stop_reason"]
     return Completion(
         tokens=tokens,
         prompt=_prompt_tokens(answer["prompt_logprobs"], prompt, versions[0] if versions else 0),
         finish=FINISH.get(choice["finish_reason"], "error"),
-        stop=reason,
+        stop=choice["stop_reason"],
         error="" if choice["finish_reason"] in FINISH else f"vLLM ended it as {choice['finish_reason']}",
     )
 
@@ -168,10 +168,10 @@ def _prompt_tokens(table: list[dict | None] | None, prompt: list[int], version: 
     return [Token(token, entries[str(token)]["logprob"], version) for token, entries in pairs]
 
 
-def _best(entries: list[dict]) -> tuple[tuple[int, float], ...]:
-    """Best first; vLLM puts the sampled token first, whatever its rank, even where none was asked for."""
+def _best(entries: list[dict], count: int) -> tuple[tuple[int, float], ...]:
+    """Best first. vLLM puts the sampled token before them, whatever its rank and even if none is asked for."""
     ranked = sorted(entries, key=lambda entry: entry["rank"])
-    return tuple((entry["token_id"], entry["logprob"]) for entry in ranked)
+    return tuple((entry["token_id"], entry["logprob"]) for entry in ranked[:count])
 
 
 def _version(label: str) -> int:

@@ -35,8 +35,9 @@ ANSWER = {
 
 
 def test_an_answer_in_our_words():
-    completion = completion_of(ANSWER, [17, 10])
-    assert completion.tokens[0] == Token(1331, -3.5, 0, ((1258, -0.5), (9, -0.75), (1331, -3.5)))
+    completion = completion_of(ANSWER, [17, 10], top=2)
+    assert completion.tokens[0] == Token(1331, -3.5, 0, ((1258, -0.5), (9, -0.75)))
+    assert completion_of(ANSWER, [17, 10], top=0).tokens[0].top == ()
     assert [token.version for token in completion.tokens] == [0, 7, 7]
     assert completion.ids == [1331, 1693, 400]
     assert completion.prompt == [Token(10, -10.09, 0)]
@@ -45,7 +46,7 @@ def test_an_answer_in_our_words():
 
 def test_an_end_that_is_no_end_is_an_error():
     choice = {**ANSWER["choices"][0], "finish_reason": "repetition"}
-    completion = completion_of({"prompt_logprobs": None, "choices": [choice]}, [17, 10])
+    completion = completion_of({"prompt_logprobs": None, "choices": [choice]}, [17, 10], top=0)
     assert completion.finish == "error" and "repetition" in completion.error and completion.prompt == []
 
 
