@@ -58,7 +58,7 @@ class IndexerLoss(Section):
     """KL of the lightning indexer inside its own selection (DeepSeek-V3.2 eq. 4)."""
 
     weight: float = Field(1.0, gt=0)
-    fraction: float = Field(1.0, gt=0, le=1)  # share of a micro-batch's sequences that pays for it
+    every_steps: int = Field(1, gt=0)  # optimizer steps from one with it to the next
 
 
 class Balance(Section):

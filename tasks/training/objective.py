@@ -52,13 +52,14 @@ class LanguageObjective:
 
     def __call__(self, batch: Batch, step: int) -> LossAndValues:
         mtp = self.mtp is not None and step % self.mtp.every_steps == 0
-        losses = self._losses(batch, mtp, self.indexer_loss.fraction if self.indexer_loss else 0.0)
+        indexer = self.indexer_loss is not None and step % self.indexer_loss.every_steps == 0
+        losses = self._losses(batch, mtp, float(indexer))
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}
         if mtp:
             total = total + self.mtp.weight * losses.mtp
             values["train/mtp_loss"] = losses.mtp
-        if self.indexer_loss:
+        if indexer:
             total = total + self.indexer_loss.weight * losses.indexer_kl
             values["dsa/indexer_kl"] = losses.indexer_kl
         self.loads.append(losses.load_LE)

@@ -35,6 +35,8 @@ def linear_cross_entropy(x_MD: torch.Tensor, weight_VD: torch.Tensor, target_M: 
 
 
 def _chunk_loss(x_MD: torch.Tensor, weight_VD: torch.Tensor, target_M: torch.Tensor) -> torch.Tensor:
-    logits_MV = F.linear(x_MD, weight_VD)
-    logits_MV = logits_MV.to(torch.promote_types(logits_MV.dtype, torch.float32))
-    return F.cross_entropy(logits_MV, target_M, ignore_index=IGNORE, reduction="none")
+    kept = (target_M != IGNORE).nonzero()[:, 0]  # no logits where nothing is learned, which is most of a chat
+    logits_KV = F.linear(x_MD[kept], weight_VD)
+    logits_KV = logits_KV.to(torch.promote_types(logits_KV.dtype, torch.float32))
+    loss_K = F.cross_entropy(logits_KV, target_M[kept], reduction="none")
+    return loss_K.new_zeros(len(target_M)).index_put((kept,), loss_K)
