@@ -12,6 +12,7 @@ from torch import nn
 
 from model.config import ModelConfig
 from model.kernels.registry import routed_experts
+from model.precision import wide_linear
 
 
 class SwiGLU(nn.Module):
@@ -65,9 +66,7 @@ class Router(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, RouterSignals]:
         """Experts (M, K) and their weights (M, K), in descending order of biased score."""
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            dtype = torch.promote_types(x_BTD.dtype, torch.float32)
-            score_BTE = F.linear(x_BTD.to(dtype), self.weight.to(dtype)).sigmoid()
+        score_BTE = wide_linear(x_BTD, self.weight).sigmoid()
         index_BTK = (score_BTE.detach() + self.bias).topk(self.top_k, dim=-1).indices
         chosen = score_BTE.gather(-1, index_BTK)
         weight_BTK = chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale

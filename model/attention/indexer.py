@@ -5,11 +5,11 @@ B batch, T queries, D hidden, I indexer heads, J indexer dim.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from model.attention.rope import rotate
 from model.config import ModelConfig
+from model.precision import wide_linear
 
 
 class Indexer(nn.Module):
@@ -34,9 +34,7 @@ class Indexer(nn.Module):
         key_BTJ = self._rotate(self.key_norm(self.key(x_BTD)).to(q_BTIJ.dtype), turn)
         # The head weights decide the selection, so they stay float32 also under autocast, as in the released
         # model.
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            dtype = torch.promote_types(x_BTD.dtype, torch.float32)
-            weight_BTI = F.linear(x_BTD.to(dtype), self.head_weight.weight.to(dtype))
+        weight_BTI = wide_linear(x_BTD, self.head_weight.weight)
         return q_BTIJ, key_BTJ, weight_BTI * (self.heads**-0.5 * self.dim**-0.5)
 
     def _rotate(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:

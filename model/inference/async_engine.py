@@ -80,6 +80,11 @@ class AsyncEngine:
     def version(self) -> int:
         return self._engine.version
 
+    @property
+    def broken(self) -> str:
+        """Why the thread has ended, where it did not end by ``close``: nothing is answered any more."""
+        return self._broken
+
     def stats(self) -> dict[str, float]:
         return self._engine.stats() | {"paused": float(self._paused)}
 

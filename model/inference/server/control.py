@@ -42,7 +42,10 @@ async def load_weights(request: Request) -> JSONResponse:
 
 
 async def health(request: Request) -> JSONResponse:
+    """200 while requests can be answered, 503 once the engine has stopped."""
     loaded = _server(request).checkpoints.loaded
+    if loaded.engine.broken:
+        raise ApiError(503, f"{loaded.engine.broken}; start the server again", code="engine_stopped")
     return JSONResponse({"status": "ok", "model": loaded.name, "version": loaded.engine.version})
 
 
