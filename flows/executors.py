@@ -14,7 +14,7 @@ from pathlib import Path
 from flows.child import Exit, run_child
 from flows.parameters import activate
 from pipeline import artifacts, surroundings
-from pipeline.graph import Stage, ancestors
+from pipeline.graph import Stage, ancestors, descendants, load_graph
 from pipeline.recipe import load_recipe
 from pipeline.stage import END_WITH_PARENT, FORCE
 
@@ -23,7 +23,6 @@ SECONDS_BETWEEN_TRIES = 1.0
 SECONDS_FOR_STATUS = 600.0  # DVC reads every artifact that it has not seen yet
 # What DVC says when another process of it holds a file, and what a stage says when it runs already.
 BUSY = ("is busy, it is being blocked by", "Unable to acquire lock", "another process is running this stage")
-DATA_STAGE_NICENESS = 5  # so that data work beside a training stage does not slow it
 
 
 class StageFailed(Exception):
@@ -103,6 +102,16 @@ def skip(stage: Stage, recipe: str) -> Outcome:
     return Outcome(stage.name, True, 0.0, artifacts.verify(artifacts.artifact_dir(recipe, stage.name)))
 
 
+def niceness(stage: Stage, graph: dict[str, Stage]) -> int:
+    """How far a stage yields to others on the same cores: a training stage not at all, a data stage the more,
+    the fewer training stages wait for it.
+    """
+    if stage.accelerator:
+        return 0
+    waiting = sum(graph[name].accelerator for name in descendants(graph, stage.name))
+    return 19 - 2 * min(waiting, 7)
+
+
 def run(
     stage: Stage, recipe: str, force: bool, listener: Listener, limit_seconds: float | None = None
 ) -> Outcome:
@@ -118,7 +127,7 @@ def run(
     while True:
         ended = run_child(
             command, _environment(force), log, listener.on_line, listener.on_tick, listener.stop,
-            niceness=0 if stage.accelerator else DATA_STAGE_NICENESS, limit_seconds=limit_seconds,
+            niceness=niceness(stage, load_graph()), limit_seconds=limit_seconds,
         )  # fmt: skip
         if ended.ended_by == "stop":
             raise StageStopped(f"{stage.name} was stopped; it goes on from its last checkpoint next time")

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.executors import niceness
+from pipeline.graph import load_graph
 from pipeline.recipe.load import recipe_names
 
 
@@ -283,3 +285,11 @@ def test_a_comment_in_a_data_stage_does_not_retrain(finished, glm5):
     done = glm5(finished, "run")
     assert "+ curate: done" in done.stdout and "= sft: up to date" in done.stdout
     assert record(finished, "sft")["started"] == trained
+
+
+def test_data_that_training_waits_for_goes_first():
+    graph = load_graph()
+    yields = {name: niceness(stage, graph) for name, stage in graph.items()}
+    assert yields["pretrain"] == yields["sft"] == 0
+    assert 0 < yields["curate"] <= yields["pretrain_data"]
+    assert yields["pretrain_data"] < yields["midtrain_data"] < yields["sft_data"] <= 19
