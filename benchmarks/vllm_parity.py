@@ -14,6 +14,7 @@ import json
 import platform
 import random
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 import torch
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
-from model.config import preset
+from model.chat.files import save_chat_files
+from model.config import SPECIAL_TOKENS, preset
 from model.hub import load_folder, save_folder
 from model.inference.engine import Engine
 from model.inference.generate import score
@@ -70,6 +76,7 @@ def compare(options: argparse.Namespace) -> int:
             }
         for name, (first, second) in pairs.items():
             result[name] = Parity(first, second, options.prompts).measure(options.python)
+            print(f"{name}: {json.dumps(result[name])}", file=sys.stderr, flush=True)  # the rest takes minutes
         result["traps"] = Parity(*next(iter(pairs.values())), options.prompts).traps(options.python)
     text = json.dumps(result, indent=2)
     print(text)
@@ -91,7 +98,9 @@ def random_checkpoints(folder: Path, dtype: torch.dtype) -> tuple[Path, Path]:
     folders = folder / "first", folder / "second"
     for seed, each in enumerate(folders):
         each.mkdir(parents=True)
-        model = Transformer(preset("tiny", **SHAPE), seed=seed, indexer=True)
+        byte_tokenizer().save(str(each / "tokenizer.json"))
+        size = byte_tokenizer().get_vocab_size()
+        model = Transformer(preset("tiny", **SHAPE, vocab_size=size), seed=seed, indexer=True)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for value in model.parameters():
@@ -100,7 +109,18 @@ def random_checkpoints(folder: Path, dtype: torch.dtype) -> tuple[Path, Path]:
             for router in model.routers():
                 router.bias.copy_(0.2 * torch.randn(router.bias.shape, generator=generator))
         save_folder(model.to(dtype), each)
+        save_chat_files(each, SHAPE["max_positions"])
     return folders
+
+
+def byte_tokenizer() -> Tokenizer:
+    """A token for every byte, and GLM's special ones."""
+    letters = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(letters, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIAL_TOKENS])
+    return tokenizer
 
 
 class Parity:
@@ -172,8 +192,7 @@ class Parity:
 
 @contextmanager
 def served(folder: Path, python: Path, *options: str, **variables: str) -> Iterator[VllmClient]:
-    # Token ids alone are exchanged: a folder with random weights has no tokenizer.
-    with serving(folder, "--skip-tokenizer-init", *options, python=python, **variables) as url:
+    with serving(folder, *options, python=python, **variables) as url:
         client = VllmClient(url)
         yield client
         client.close()

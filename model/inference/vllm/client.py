@@ -169,7 +169,7 @@ def _prompt_tokens(table: list[dict | None] | None, prompt: list[int], version: 
 
 
 def _best(entries: list[dict], count: int) -> tuple[tuple[int, float], ...]:
-    """Best first. vLLM puts the sampled token before them, whatever its rank and even if none is asked for."""
+    """Best first. vLLM puts the sampled token before them, whatever its rank, even if none is asked for."""
     ranked = sorted(entries, key=lambda entry: entry["rank"])
     return tuple((entry["token_id"], entry["logprob"]) for entry in ranked[:count])
 
