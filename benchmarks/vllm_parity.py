@@ -4,7 +4,7 @@
     python -m benchmarks.vllm_parity --out benchmarks/results/vllm_cpu.json
     python -m benchmarks.vllm_parity --checkpoint FOLDER --other FOLDER
 
-Without folders: random weights in GLM-5's head sizes (latent 512 + 64), float32 and bfloat16. "traps" starts
+Without folders: random weights in GLM-5's head sizes (latent 512 + 64). "traps" starts
 the same server without one setting each, and lets vLLM reload weights by itself. Differences are of
 log-probabilities, in nats, from our training forward.
 """
@@ -54,6 +54,7 @@ def main() -> None:
     )
     parser.add_argument("--checkpoint", type=Path, help="default: random weights")
     parser.add_argument("--other", type=Path, help="of the same shape, for the updates")
+    parser.add_argument("--dtype", default="float32", help="of random weights")
     parser.add_argument("--python", type=Path, default=PYTHON, help="of the environment that holds vLLM")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--out", type=Path)
@@ -68,16 +69,14 @@ def compare(options: argparse.Namespace) -> int:
     result["versions"] = versions(options.python) | {"torch (ours)": torch.__version__}
     with tempfile.TemporaryDirectory() as scratch:
         if options.checkpoint:
-            pairs = {"checkpoint": (options.checkpoint, options.other or options.checkpoint)}
+            folders = options.checkpoint, options.other or options.checkpoint
         else:
-            pairs = {
-                dtype: random_checkpoints(Path(scratch) / dtype, getattr(torch, dtype))
-                for dtype in ("float32", "bfloat16")
-            }
-        for name, (first, second) in pairs.items():
-            result[name] = Parity(first, second, options.prompts).measure(options.python)
-            print(f"{name}: {json.dumps(result[name])}", file=sys.stderr, flush=True)  # the rest takes minutes
-        result["traps"] = Parity(*next(iter(pairs.values())), options.prompts).traps(options.python)
+            folders = random_checkpoints(Path(scratch), getattr(torch, options.dtype))
+        parity = Parity(*folders, options.prompts)
+        result |= {"dtype": str(parity.models[0].embed.weight.dtype), "context": parity.context}
+        for name, part in (("as_served", parity.measure), ("traps", parity.traps)):
+            result[name] = part(options.python)
+            print(f"{name}: {json.dumps(result[name])}", file=sys.stderr, flush=True)  # each takes minutes
     text = json.dumps(result, indent=2)
     print(text)
     if options.out:
@@ -142,7 +141,6 @@ class Parity:
             theirs = client.generate(self.prompts, greedy)
             sampled = client.generate(self.prompts, SamplingParams(NEW_TOKENS, 1.0, seed=0))
             result = {
-                "context": self.context,
                 "prompts": len(self.prompts),
                 "greedy_same_answers": same(ours, theirs),
                 "greedy_same_tokens_until_first_other": agreement(ours, theirs),
