@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from pipeline.priority import give_way
+
 SECONDS_TO_SAVE = 60.0  # between SIGTERM, on which a training stage saves a checkpoint, and SIGKILL
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_TICKS = 0.5
@@ -150,6 +152,6 @@ def _before_exec(niceness: int) -> Callable[[], None]:
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if niceness:
-            os.nice(niceness)
+            give_way(niceness)
 
     return prepare

@@ -7,7 +7,6 @@ the parent is made by the first of them and is running as long as one of them is
 import contextlib
 import fcntl
 import json
-import os
 import re
 import select
 import sys
@@ -21,6 +20,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 
 from pipeline.artifacts import RECORD
 from pipeline.mlflow_sink import tracking_uri
+from pipeline.priority import give_way
 from pipeline.tracking import FILE as METRICS_FILE
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -32,7 +32,7 @@ PIPELINE_RUN = "glm5.pipeline_run"
 
 def main() -> None:
     """Mirror the stage that ``sys.argv[1]`` describes until standard input says that it ended or closes."""
-    os.nice(NICENESS)
+    give_way(NICENESS)
     description = json.loads(Path(sys.argv[1]).read_text())
     with _one_at_a_time(description):
         client = MlflowClient(tracking_uri=tracking_uri())  # makes or upgrades the database

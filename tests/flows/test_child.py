@@ -4,9 +4,12 @@ import os
 import sys
 import threading
 
+import pytest
+
 from flows.child import run_child
 from flows.executors import _failure
 from pipeline.graph import Stage
+from pipeline.priority import AUTOGROUP
 
 MANY = 20_000  # lines: more than a pipe holds
 
@@ -44,3 +47,13 @@ def test_dvc_that_finds_the_disk_full_is_one_sentence(tmp_path):
                       threading.Event(), limit_seconds=60)  # fmt: skip
     failed = _failure(Stage("sft", "m", (), (), (), ""), ended, tmp_path / "log.txt")
     assert str(failed).startswith("sft: the disk is full: free some space") and not failed.killed
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not schedule sessions as groups")
+def test_niceness_holds_for_the_group_by_which_linux_schedules_a_session(tmp_path):
+    lines = []
+    code = f"import os; print(os.nice(0)); print(open('{AUTOGROUP}').read())"
+    run_child([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", lines.append,
+              lambda: None, threading.Event(), niceness=7, limit_seconds=60)  # fmt: skip
+    assert lines[0] == str(min(os.nice(0) + 7, 19))
+    assert lines[1].endswith(" nice 7")

@@ -40,8 +40,10 @@ def test_flops_against_torchs_own_counter(mtp):
         losses = training_losses(model, tokens, tokens.clone(), mtp=mtp > 0)
         (losses.lm + losses.mtp).backward()
     counted = counter.get_total_flops() / 50
+    # A document of one token has no target for the MTP steps, so that their head is left out.
+    head = 3 * mtp * config.mtp_steps * 2 * config.hidden_size * config.vocab_size
     # The formula also counts norms' weights as matrices, which adds a little.
-    assert config.training_flops_per_token(1, mtp=mtp) == pytest.approx(counted, rel=0.02)
+    assert config.training_flops_per_token(1, mtp=mtp) - head == pytest.approx(counted, rel=0.02)
 
 
 def test_flops_of_attention_by_hand():
