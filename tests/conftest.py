@@ -7,9 +7,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 # Stages that run in tests keep no MLflow run beside them; the tests of that switch it on for themselves.
 os.environ.setdefault("GLM5_MLFLOW", "off")
+
+# Kernels run under Triton's interpreter where there is no card. Triton decides at its import, which whatever a
+# test imports may bring, so this comes first.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # One server serves all files of such a folder.
 SHARING_A_SERVER = ("tests/flows/", "tests/model/inference/server/")

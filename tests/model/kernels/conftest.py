@@ -1,14 +1,9 @@
 """The same tests run the kernels on a CUDA card where there is one, elsewhere under Triton's interpreter."""
 
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
-
-# Triton decides when a kernel is defined, so this must come before the kernels' import.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
