@@ -12,8 +12,8 @@ import torch
 # Stages that run in tests keep no MLflow run beside them; the tests of that switch it on for themselves.
 os.environ.setdefault("GLM5_MLFLOW", "off")
 
-# Kernels run under Triton's interpreter where there is no card. Triton decides at its import, which whatever a
-# test imports may bring, so this comes first.
+# Kernels run under Triton's interpreter where there is no card. Triton decides when it is imported, which
+# anything a test imports may do: so this comes first.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
