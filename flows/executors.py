@@ -123,11 +123,11 @@ def run(
         command = _dvc_command(stage, name, force or surroundings.changed(stage, load_recipe(recipe)))
     else:
         command = _bare_command(stage, recipe)
-    started = time.time()
+    yields, started = niceness(stage, load_graph()), time.time()
     while True:
         ended = run_child(
             command, _environment(force), log, listener.on_line, listener.on_tick, listener.stop,
-            niceness=niceness(stage, load_graph()), limit_seconds=limit_seconds,
+            niceness=yields, limit_seconds=limit_seconds,
         )  # fmt: skip
         if ended.ended_by == "stop":
             raise StageStopped(f"{stage.name} was stopped; it goes on from its last checkpoint next time")
