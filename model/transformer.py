@@ -187,6 +187,10 @@ class Transformer(nn.Module):
         """The view of new tokens behind ``cache``; see ``PagedView.build``."""
         return PagedView.build(cache, chunks, self._rotary, start=start)
 
+    def next_view(self, cache: PagedCache, page_BP: torch.Tensor, slot_B: torch.Tensor) -> PagedView:
+        """The view of one new token for each sequence, of fixed shapes; see ``PagedView.of_next``."""
+        return PagedView.of_next(cache, page_BP, slot_B, self._rotary)
+
     @property
     def has_indexer(self) -> bool:
         return self.blocks[0].attention.indexer is not None

@@ -140,6 +140,30 @@ class PagedView:
         position_M = slot_M - start
         return cls(cache, row_M, groups, position_M, table(position_M.unsqueeze(0)))
 
+    @classmethod
+    def of_next(
+        cls, cache: PagedCache, page_BP: torch.Tensor, slot_B: torch.Tensor,
+        table: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Self:  # fmt: skip
+        """The view of one new token of each sequence, at ``slot_B`` of its pages ``page_BP`` (both int64).
+
+        Built by the device without waiting for it, and of shapes that follow from the arguments' alone, so
+        that a CUDA graph can hold it: every sequence has as many keys as its row of pages has room for, those
+        behind its slot unseen. What stands behind a sequence's last page is of no account.
+        """
+        B, P = page_BP.shape
+        key_S = torch.arange(P * cache.page_size, device=page_BP.device)
+        row_BPZ = page_BP.unsqueeze(-1) * cache.page_size + key_S[: cache.page_size]
+        row_BS = row_BPZ.flatten(1)
+        slot_B1 = slot_B.unsqueeze(1)
+        row_B = row_BS.gather(1, slot_B1).squeeze(1)
+        row_BS = torch.where(key_S <= slot_B1, row_BS, NO_PAGE * cache.page_size)
+        stop_B1 = slot_B1.int() + 1
+        view = Visibility(torch.zeros_like(stop_B1), stop_B1, len(key_S), False, torch.empty(0))
+        view.widest = len(key_S)  # at most: the slots themselves are the device's
+        groups = [Group(slice(0, B), B, row_BS, view)]
+        return cls(cache, row_B, groups, slot_B, table(slot_B.unsqueeze(0)))
+
 
 def _rows(run: list[Chunk], end_B: np.ndarray, page_size: int) -> np.ndarray:
     """(B, S) cache rows of all keys up to each chunk's end, those of ``NO_PAGE`` behind it."""

@@ -20,13 +20,15 @@ from collections.abc import Sequence as Items
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from model.attention.mla import AttentionOptions, Mode
+from model.inference.decode import DecodeMode, Decoder
 from model.inference.outcome import Outcome
 from model.inference.request import Completion, Event, QueueFull, SamplingParams
-from model.inference.scheduler import Scheduler
+from model.inference.scheduler import Reading, Scheduler
 from model.inference.sequence import Sequence
 from model.inference.speculative import Drafter
 from model.inference.weights import copy_state, read_state
@@ -51,6 +53,7 @@ class Engine:
         draft_steps: int = 0,
         attention: Mode | None = None,
         top_k: int | None = None,
+        decode: DecodeMode | None = None,
     ):
         """
         Args:
@@ -61,6 +64,8 @@ class Engine:
             prefill_chunk: prompt tokens read in a pass, beside the running requests.
             draft_steps: tokens that the MTP block drafts for each pass; 0 for none.
             attention, top_k: the model's; sparse where it has an indexer.
+            decode: how passes run in which every request reads one token, see ``decode.py``: "plain" as all
+                others, "padded" to fixed shapes, or in "graphs" on CUDA, which is the default there.
         """
         if draft_steps and model.mtp is None:
             raise ValueError("the model has no MTP block to draft with: set draft_steps to 0")
@@ -78,6 +83,7 @@ class Engine:
             prefill_chunk=prefill_chunk, draft_steps=draft_steps, version=version,
         )  # fmt: skip
         self._drafter = Drafter(model, self._cache, draft_steps, self._options) if draft_steps else None
+        self._decoder = self._make_decoder(decode, max_running)
         self._numbers = count()
         self._sequences: dict[int, Sequence] = {}
         self._counts = dict.fromkeys(COUNTS, 0)
@@ -133,9 +139,7 @@ class Engine:
         if not readings:
             return events
         try:
-            outcome = Outcome.of_pass(
-                self.model, self._cache, readings, self._options, self.version, self.tokenizer, self._drafter
-            )
+            outcome = self._pass(readings)
         except Exception as error:  # of whatever kind: no client may wait for ever
             reason = f"{type(error).__name__}: {error}"
             events += [self._end(reading.sequence, "error", reason) for reading in readings]
@@ -222,9 +226,27 @@ class Engine:
             "preemptions": scheduler.preemptions,
             "cached_tokens": scheduler.cached_tokens,
             "cache_bytes_per_token": self._cache.bytes_per_token,
+            "recorded_shapes": self._decoder.recorded if self._decoder is not None else 0,
             # Tokens of a pass with drafts: 1 without any use of them.
             "accept_length": 1 + counts["drafts_kept"] / passes if passes else 0.0,
         }
+
+    def _make_decoder(self, mode: DecodeMode | None, most: int) -> Decoder | None:
+        device = self.model.embed.weight.device
+        mode = mode or ("graphs" if device.type == "cuda" else "plain")
+        if mode not in get_args(DecodeMode) or (mode == "graphs" and device.type != "cuda"):
+            raise ValueError(f"decode cannot be {mode!r} on {device.type}: graphs need CUDA")
+        # A random control draws its keys by the shape of the pass, and drafts are read beside last tokens.
+        if mode == "plain" or self._options.mode not in ("dense", "sparse") or self._drafter is not None:
+            return None
+        return Decoder(self.model, self._cache, self._options, most=most, graphs=mode == "graphs")
+
+    def _pass(self, readings: list[Reading]) -> Outcome:
+        if self._decoder is not None and self._decoder.takes(readings):
+            return Outcome.of_decoding(self._decoder, readings, self.version, self.tokenizer)
+        return Outcome.of_pass(
+            self.model, self._cache, readings, self._options, self.version, self.tokenizer, self._drafter
+        )
 
     def _end(self, sequence: Sequence, finish, error: str = "") -> Event:
         sequence.completion.finish, sequence.completion.error = finish, error

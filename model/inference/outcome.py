@@ -11,8 +11,9 @@ import torch
 
 from model.attention.cache import PagedCache
 from model.attention.mla import AttentionOptions
+from model.inference.decode import Decoded, Decoder
 from model.inference.request import Event, Token
-from model.inference.sampler import best, choose, log_probabilities
+from model.inference.sampler import Draw, best, choose, log_probabilities
 from model.inference.scheduler import Reading
 from model.inference.speculative import Drafter
 from model.transformer import Transformer
@@ -54,6 +55,26 @@ class Outcome:
             drafter.keep_states(readings, hidden_MD)
             drafter.follow(readings, hidden_MD)
         return outcome
+
+    @classmethod
+    def of_decoding(cls, decoder: Decoder, readings: list[Reading], version: int, tokenizer) -> Self:
+        """The same for a pass that ``decoder`` takes."""
+        decoded, outcome = decoder.read(readings), cls()
+        tokens = _draw_all(decoded, [reading.sequence.draw() for reading in readings], version)
+        for reading, token in zip(readings, tokens, strict=True):
+            event = Event(reading.sequence.id)
+            _continue(reading, [token], event, tokenizer, outcome.counts)
+            outcome.events.append(event)
+        return outcome
+
+
+def _draw_all(decoded: Decoded, draws: list[Draw], version: int) -> list[Token]:
+    """A token for each row; the most probable ones are known already."""
+    if any(draw.params.temperature > 0 or draw.params.top_logprobs for draw in draws):
+        token_R = choose(decoded.logits_RV, draws)
+        return _tokens(decoded.logprob_RV, token_R, [draw.params.top_logprobs for draw in draws], version)
+    best = zip(decoded.best, decoded.best_logprob, strict=True)
+    return [Token(token, logprob, version) for token, logprob in best]
 
 
 def _sample(

@@ -11,7 +11,8 @@ from model.transformer import Transformer
 @torch.no_grad()
 def plain_logits(model: Transformer, ids: list[int], attention="sparse") -> torch.Tensor:
     """(len(ids), V) of the training forward over one row."""
-    return model.logits(model(torch.tensor([ids]), attention=attention).hidden_BTD)[0]
+    tokens_BT = torch.tensor([ids], device=model.embed.weight.device)
+    return model.logits(model(tokens_BT, attention=attention).hidden_BTD)[0]
 
 
 def check_completion(

@@ -1,0 +1,154 @@
+"""Decoding on buffers of fixed shapes: the same tokens and values as without, on CPU and in CUDA graphs."""
+
+import random
+
+import pytest
+import torch
+from plain_forward import check_completion
+
+from model.inference.decode import Decoder
+from model.inference.engine import Engine
+from model.inference.request import SamplingParams
+
+SIZES = [dict(page_size=4, max_running=5), dict(page_size=16), dict(page_size=3, pages=40, max_running=7)]
+
+
+def requests_for(model, count: int, seed: str, new=(1, 40)):
+    rng = random.Random(seed)
+    prompts = [[rng.randrange(model.config.vocab_size) for _ in range(rng.randrange(1, 30))]
+               for _ in range(count)]  # fmt: skip
+    prompts.append(prompts[0] + [3, 4])
+    params = [
+        SamplingParams(
+            max_new_tokens=rng.randrange(*new), temperature=0.9 * (n % 3 == 0), top_p=0.9 + 0.1 * (n % 6 > 0),
+            seed=n, top_logprobs=2 * (n % 4 == 1), prompt_logprobs=n % 5 == 2,
+        )
+        for n in range(len(prompts))
+    ]  # fmt: skip
+    return prompts, params
+
+
+def versions(tiny_model, seed: int, *how, **changes):
+    """A model, and one of the same shape with other weights."""
+    models = {version: tiny_model(seed, *how, **changes) for version in range(2)}
+    with torch.no_grad():
+        models[1].embed.weight.add_(0.3 * torch.randn(models[1].embed.weight.shape))
+    return models
+
+
+@pytest.mark.parametrize("attention", ["sparse", "dense"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_padded_passes_give_the_training_forwards_values(tiny_model, attention, sizes, monkeypatch):
+    model = tiny_model(20)
+    engine = Engine(model, attention=attention, decode="padded", **sizes)
+    passes = []
+    read = Decoder.read
+    monkeypatch.setattr(Decoder, "read", lambda self, r: passes.append(len(r)) or read(self, r))
+    prompts, params = requests_for(model, 12, f"padded {attention}")
+    for prompt, own, completion in zip(prompts, params, engine.generate(prompts, params), strict=True):
+        assert len(completion.ids) == own.max_new_tokens
+        check_completion({0: model}, prompt, own, completion, 1e-5, attention)
+        for token in completion.tokens:
+            assert len(token.top) == own.top_logprobs and (not token.top or token.logprob <= token.top[0][1])
+    assert len(passes) > 10 and len(set(passes)) > 3 and max(passes) <= sizes.get("max_running", 256)
+    assert (engine.stats()["preemptions"] > 0) == ("pages" in sizes)
+    assert engine.stats()["recorded_shapes"] == 0
+
+
+def test_pages_of_nobody_stay_empty_and_no_row_is_written_but_a_requests(tiny_model):
+    """Rows that pad a pass write only what the first request writes."""
+    model = tiny_model(21)
+    engine = Engine(model, page_size=4, pages=64, decode="padded")
+    for n in range(5):
+        engine.add([1 + n, 2, 3], SamplingParams(9, 0.0))
+    while engine.has_work:
+        engine.step()
+    used = {tuple(pool.abs().sum(1).nonzero().flatten().tolist()) for pool in engine._cache.kv}
+    assert all(row >= 4 for rows in used for row in rows)
+    # 5 requests with 3 + 8 tokens that were read, one of them sharing nothing with another.
+    assert {len(rows) for rows in used} == {5 * 11}
+
+
+def test_padded_passes_read_new_weights(tiny_model):
+    models = versions(tiny_model, 22, torch.float64)
+    engine = Engine(tiny_model(22, torch.float64), page_size=3, decode="padded")
+    jobs, done = {}, {}
+    for n in range(3):
+        params = SamplingParams(12, 0.8 * (n > 0), seed=n)
+        jobs[engine.add([5, 6, 7 + n], params)] = ([5, 6, 7 + n], params)
+    for _ in range(6):
+        engine.step()
+    engine.load_weights({k: v.clone() for k, v in models[1].state_dict().items()}, 1)
+    while engine.has_work:
+        done |= {e.request: e.completion for e in engine.step() if e.completion is not None}
+    for request, completion in done.items():
+        assert [token.version for token in completion.tokens] == [0] * 6 + [1] * 6
+        check_completion(models, *jobs[request], completion, 1e-9)
+
+
+def test_drafts_and_random_controls_run_as_before(tiny_model):
+    model = tiny_model(24)
+    greedy = SamplingParams(8, 0.0)
+    expected = Engine(model).generate([[1, 2, 3]], greedy)[0].ids
+    assert Engine(model, decode="padded", draft_steps=2).generate([[1, 2, 3]], greedy)[0].ids == expected
+    Engine(model, decode="padded", attention="random").generate([[1, 2, 3]], greedy)
+
+
+def test_an_error_in_a_padded_pass_ends_the_requests_it_belongs_to(tiny_model):
+    model = tiny_model(25)
+    engine = Engine(model, decode="padded")
+    good, bad = (engine.add([n, 2], SamplingParams(4, 0.0)) for n in (1, 5))
+    engine.step()
+    sequence = engine._sequences[bad]
+    sequence.ids[-1] = 9
+    with torch.no_grad():
+        model.embed.weight[9] = float("nan")
+    ended = {}
+    while engine.has_work:
+        ended |= {e.request: e.completion for e in engine.step() if e.completion is not None}
+    assert ended[bad].finish == "error" and "not finite" in ended[bad].error
+    assert ended[good].finish == "length" and len(ended[good].ids) == 4
+
+
+def test_unknown_modes_and_graphs_without_cuda_are_refused(tiny_model):
+    for mode in ("graphs", "quick"):
+        with pytest.raises(ValueError, match="graphs need CUDA"):
+            Engine(tiny_model(26), decode=mode)
+
+
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("attention", ["sparse", "dense"])
+@pytest.mark.parametrize("place", [pytest.param("cuda", marks=gpu)])
+def test_graphs_give_the_tokens_of_padded_passes(tiny_model, attention, dtype, place):
+    model = tiny_model(27, dtype, index_dim=32, index_heads=4).to(place)
+    prompts, params = requests_for(model, 12, f"graphs {attention}")
+    engine = Engine(model, attention=attention, page_size=4, max_running=9)
+    recorded = engine.generate(prompts, params)
+    assert engine.stats()["recorded_shapes"] > 3
+    again = Engine(model, attention=attention, page_size=4, max_running=9, decode="padded")
+    expected = again.generate(prompts, params)
+    assert [c.tokens for c in recorded] == [c.tokens for c in expected]  # log-probabilities are the same bits
+    if dtype == torch.float32:
+        for prompt, own, completion in zip(prompts, params, recorded, strict=True):
+            check_completion({0: model}, prompt, own, completion, 1e-4, attention)
+
+
+@pytest.mark.parametrize("place", [pytest.param("cuda", marks=gpu)])
+def test_graphs_read_new_weights(tiny_model, place):
+    models = {
+        n: model.to(place) for n, model in versions(tiny_model, 28, index_dim=32, index_heads=4).items()
+    }
+    engine = Engine(tiny_model(28, index_dim=32, index_heads=4).to(place), page_size=3)
+    params = SamplingParams(12, 0.0, seed=0)
+    request = engine.add([5, 6, 7], params)
+    for _ in range(6):
+        engine.step()
+    engine.load_weights(models[1].state_dict(), 1)
+    while engine.has_work:
+        [event] = engine.step()
+    assert engine.stats()["recorded_shapes"] > 0
+    assert [token.version for token in event.completion.tokens] == [0] * 6 + [1] * 6 and request == 0
+    check_completion(models, [5, 6, 7], params, event.completion, 1e-4)
