@@ -35,9 +35,8 @@ class RouterSignals:
 
     @cached_property
     def _count_BE(self) -> torch.Tensor:
-        B, _, E = self.score_BTE.shape
-        row = torch.arange(B, device=self.index_BTK.device).view(B, 1, 1) * E
-        return torch.bincount((self.index_BTK + row).flatten(), minlength=B * E).view(B, E)
+        chosen_BTE = torch.zeros_like(self.score_BTE, dtype=torch.int32).scatter_(2, self.index_BTK, 1)
+        return chosen_BTE.sum(1)  # int64; bincount would wait for the device
 
     @property
     def load_E(self) -> torch.Tensor:

@@ -121,7 +121,10 @@ class Transformer(nn.Module):
         signals = []
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                x_BTD, signal = checkpoint(block, x_BTD, view, options, use_reentrant=False)
+                # Nothing is drawn at random in a block, and a CUDA graph does not let the generator be read.
+                x_BTD, signal = checkpoint(
+                    block, x_BTD, view, options, use_reentrant=False, preserve_rng_state=False
+                )
             else:
                 x_BTD, signal = block(x_BTD, view, options)
             signals.append(signal)

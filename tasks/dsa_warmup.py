@@ -6,7 +6,7 @@ The loss is the KL divergence of the indexer's softmax to the head-summed attent
 (DeepSeek-V3.2 eq. 3; GLM-5 section 2.1.1).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from model.loss import indexer_loss
 from model.transformer import Transformer
@@ -38,10 +38,15 @@ class IndexerObjective:
 
     model: Transformer
     mtp_every_steps: int
+    loads: list = field(default_factory=list, init=False)  # stays empty: no router is trained
+
+    def kind(self, step: int) -> bool:
+        """Whether the step has the MTP block's loss."""
+        return step % self.mtp_every_steps == 0
 
     def __call__(self, batch: Batch, step: int) -> LossAndValues:
-        mtp = step % self.mtp_every_steps == 0
-        return indexer_loss(self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp=mtp), {}
+        loss = indexer_loss(self.model, batch.tokens_BT, start_BT=batch.start_BT, mtp=self.kind(step))
+        return loss, {}
 
     def validate(self, batch: Batch) -> LossAndValues:
         out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=1.0, measure=True)

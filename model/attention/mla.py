@@ -25,13 +25,21 @@ from model.attention.rope import rotate
 from model.attention.selection import captured_mass, random_topk, selection_mask
 from model.attention.visibility import Visibility
 from model.config import ModelConfig
-from model.kernels.registry import dense_indexer_loss, indexer_topk, sparse_indexer_loss, sparse_mla
+from model.kernels.registry import (
+    dense_indexer_loss,
+    indexer_topk,
+    masked_attention,
+    sparse_indexer_loss,
+    sparse_mla,
+)
 from model.norm import RMSNorm
 
 Mode = Literal["dense", "sparse", "window", "random"]
 
 # Both latent norms keep this epsilon in the released model, whatever the other norms use.
 LATENT_NORM_EPS = 1e-6
+# Up to this many keys a CUDA device computes whole tiles of them quicker than it gathers the selected ones.
+EXPANDED_KEYS = 8192
 
 
 @dataclass(frozen=True)
@@ -121,14 +129,27 @@ class MLA(nn.Module):
         """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse
         where that form gives it.
         """
+        cuda = q_BTNH.is_cuda
+        plain = index_BTK is None and view.causal
+        if cuda and not plain and (index_BTK is None or view.keys <= EXPANDED_KEYS):
+            k_BSNH, v_BSNV = self._keys_and_values(kv_BSX)
+            return masked_attention(
+                q_BTNH, k_BSNH, v_BSNV, self.scale, view.start_BT, view.stop_BT, index_BTK
+            )
         if index_BTK is None:
             return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS), None
-        if q_BTNH.is_cuda or view.keys > MASKED_DENSE_KEYS:
+        if cuda or view.keys > MASKED_DENSE_KEYS:
             context_BTNC, lse_BTN = sparse_mla(
                 self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent
             )
             return self.values(context_BTNC), lse_BTN
         return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys)), None
+
+    def _keys_and_values(self, kv_BSX: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, S, N, H) and (B, S, N, v)."""
+        latent_BSC, k_rope_BSR = self._split(kv_BSX)
+        k_BSNH = self._keys(latent_BSC, k_rope_BSR)
+        return k_BSNH, self.v_up(latent_BSC).unflatten(-1, (self.heads, self.v_dim))
 
     def _keys(self, latent_BSC: torch.Tensor, k_rope_BSR: torch.Tensor) -> torch.Tensor:
         """(B, S, N, H): every head's own part, and the rotated part that all share."""
@@ -143,9 +164,7 @@ class MLA(nn.Module):
         """Keys and values per head; no mask means plain causal attention, for which SDPA has its quickest
         path.
         """
-        latent_BSC, k_rope_BSR = self._split(kv_BSX)
-        k_BSNH = self._keys(latent_BSC, k_rope_BSR)
-        v_BSNV = self.v_up(latent_BSC).unflatten(-1, (self.heads, self.v_dim))
+        k_BSNH, v_BSNV = self._keys_and_values(kv_BSX)
         q, k, v = q_BTNH.transpose(1, 2), k_BSNH.transpose(1, 2), v_BSNV.transpose(1, 2)
         causal = mask_B1TS is None
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B1TS, is_causal=causal, scale=self.scale)
@@ -154,8 +173,7 @@ class MLA(nn.Module):
     def absorb(self, q_BTNH: torch.Tensor) -> torch.Tensor:
         """Queries (B, T, N, X) that meet the latent row itself."""
         up_NHC = self.k_up.weight.view(self.heads, self.nope, self.latent)
-        nope, rope = q_BTNH.split([self.nope, self.rope_dim], -1)
-        return torch.cat([_by_head(nope, up_NHC), rope], -1)
+        return _by_head(q_BTNH, up_NHC, tail=self.rope_dim)
 
     def values(self, context_BTNC: torch.Tensor) -> torch.Tensor:
         """Values per head (B, T, N, v) of attention-weighted latents."""
@@ -186,7 +204,40 @@ class MLA(nn.Module):
         return captured_mass(q_BTNH, k_BSNH, self.scale, index_BTK, view, top_k)
 
 
-def _by_head(x_BTNH: torch.Tensor, weight_NHC: torch.Tensor) -> torch.Tensor:
-    """Each head's part of ``x`` times the head's matrix, (B, T, N, C)."""
-    x_NMH = x_BTNH.flatten(0, 1).transpose(0, 1)
-    return torch.bmm(x_NMH, weight_NHC).transpose(0, 1).unflatten(0, x_BTNH.shape[:2])
+def _by_head(x_BTNH: torch.Tensor, weight_NHC: torch.Tensor, tail: int = 0) -> torch.Tensor:
+    """Each head's part of ``x`` times the head's matrix, (B, T, N, C); the last ``tail`` features of x are
+    not multiplied and come behind the product.
+    """
+    if x_BTNH.is_cuda:
+        return _HeadProduct.apply(x_BTNH, weight_NHC.to(x_BTNH.dtype), tail)
+    x_NMH = x_BTNH[..., : weight_NHC.shape[1]].flatten(0, 1).transpose(0, 1)
+    product = torch.bmm(x_NMH, weight_NHC).transpose(0, 1).unflatten(0, x_BTNH.shape[:2])
+    return torch.cat([product, x_BTNH[..., -tail:]], -1) if tail else product
+
+
+class _HeadProduct(torch.autograd.Function):
+    """``_by_head`` whose products write to where they are wanted: nothing is transposed or joined after."""
+
+    @staticmethod
+    def forward(ctx, x_BTNH, weight_NHC, tail):
+        H, C = weight_NHC.shape[1:]
+        out = x_BTNH.new_empty(*x_BTNH.shape[:-1], C + tail)
+        torch.bmm(_heads_first(x_BTNH[..., :H]), weight_NHC, out=_heads_first(out[..., :C]))
+        out[..., C:] = x_BTNH[..., H:]
+        ctx.save_for_backward(x_BTNH, weight_NHC)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        x_BTNH, weight_NHC = ctx.saved_tensors
+        H, C = weight_NHC.shape[1:]
+        grad_x = grad.new_empty(x_BTNH.shape)
+        grad_NMC = _heads_first(grad[..., :C])
+        torch.bmm(grad_NMC, weight_NHC.transpose(1, 2), out=_heads_first(grad_x[..., :H]))
+        grad_x[..., H:] = grad[..., C:]
+        return grad_x, torch.bmm(_heads_first(x_BTNH[..., :H]).transpose(1, 2), grad_NMC), None
+
+
+def _heads_first(x_BTNH: torch.Tensor) -> torch.Tensor:
+    """(N, B T, H): a view, which a batched product reads and writes in place."""
+    return x_BTNH.flatten(0, 1).transpose(0, 1)

@@ -24,8 +24,13 @@ class Visibility:
 
     @cached_property
     def widest(self) -> int:
-        """The most keys that any query sees: where they all fit the budget, selecting changes nothing."""
-        return self.keys if self.causal else int((self.stop_BT - self.start_BT).max())
+        """The most keys that any query sees: where they all fit the budget, selecting changes nothing.
+
+        On CUDA no more than the number of keys is known: to ask the device would stop the host.
+        """
+        if self.causal or self.start_BT.is_cuda:
+            return self.keys
+        return int((self.stop_BT - self.start_BT).max())
 
     @cached_property
     def mask_B1TS(self) -> torch.Tensor:

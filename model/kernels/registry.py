@@ -39,6 +39,7 @@ def _operation(folder: str, name: str, narrow: tuple[int, ...] = ()) -> Callable
 
 
 indexer_topk = _operation("indexer_topk", "indexer_topk", (0, 1))
+masked_attention = _operation("masked_attention", "masked_attention", (0, 1, 2))
 sparse_mla = _operation("sparse_mla", "sparse_mla", (0, 1))
 dense_indexer_loss = _operation("indexer_loss", "dense_indexer_loss", (0, 1, 3, 4))
 sparse_indexer_loss = _operation("indexer_loss", "sparse_indexer_loss", (0, 1, 3, 4))

@@ -19,7 +19,7 @@ from pipeline.recipe.training import TrainSection
 from pipeline.stage import Context
 from tasks.training import checkpoint
 from tasks.training.batches import Batch, Batches, rows_of_step
-from tasks.training.micro_batches import NotFinite, accumulate
+from tasks.training.micro_batches import Accumulator, NotFinite
 from tasks.training.objective import Objective
 from tasks.training.precision import narrow
 from tasks.training.schedule import schedule_factor
@@ -66,6 +66,7 @@ def train(job: Job) -> dict[str, float]:
     step, tokens, last = _resume(job)
     job.context.metrics.rewind(step)
     throughput = Throughput(job.device)
+    accumulate = Accumulator(job.objective, job.model.parameters())
     stop = _StopSignal()
     job.model.train()
     while step < total:
@@ -73,7 +74,7 @@ def train(job: Job) -> dict[str, float]:
         if offset == 0:
             # The value before the first step shows what the stage gains.
             last |= _validate(job, phase, step)
-        values = _step(job, phase, step, offset, total)
+        values = _step(job, accumulate, phase, step, offset, total)
         step += 1
         tokens += job.section.global_batch_tokens
         done = offset + 1 == phase.steps
@@ -96,7 +97,9 @@ def train(job: Job) -> dict[str, float]:
     return last
 
 
-def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[str, float]:
+def _step(
+    job: Job, accumulate: Accumulator, phase: Phase, step: int, offset: int, total: int
+) -> dict[str, float]:
     section = job.section
     length = phase.batches.length
     micro_steps = section.global_batch_tokens // (section.micro_batch * length)
@@ -108,7 +111,7 @@ def _step(job: Job, phase: Phase, step: int, offset: int, total: int) -> dict[st
     job.optimizer.zero_grad(set_to_none=True)
     batches = [phase.batches.take(rows_of_micro) for rows_of_micro in np.split(rows, micro_steps)]
     try:
-        logged = accumulate(job.objective, batches, job.model.parameters(), step)
+        logged = accumulate(batches, step)
     except NotFinite as error:
         raise UserError(
             f"{error}, at step {step} of stage {job.context.stage}: look at these rows or lower the "

@@ -1,9 +1,9 @@
 """Gradients of one optimizer step from its micro-batches.
 
-On a CUDA device one follows another. On a CPU they run side by side, a thread each: the operations of a small
-model are too short to be cut among cores, and a core that other work holds up stops one micro-batch instead
-of every operation. Gradients are added in the micro-batches' order, so that the sum has the same bits however
-the threads ran.
+On a CUDA device one follows another, as CUDA graphs (``cuda_graphs.py``). On a CPU they run side by side, a
+thread each: the operations of a small model are too short to be cut among cores, and a core that other work
+holds up stops one micro-batch instead of every operation. Gradients are added in the micro-batches' order, so
+that the sum has the same bits however the threads ran.
 """
 
 import math
@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from tasks.training.batches import IGNORE, Batch
+from tasks.training.cuda_graphs import CudaGradients, first_fault
 from tasks.training.objective import Objective
-from tasks.training.precision import narrow
 
 Values = dict[str, torch.Tensor]
 
@@ -27,36 +27,49 @@ class NotFinite(ValueError):
         super().__init__(f"the loss is {loss} on {where}")
 
 
-def accumulate(
-    objective: Objective, batches: Sequence[Batch], parameters: Iterable[torch.nn.Parameter], step: int
-) -> dict[str, float]:
-    """Set ``grad`` of the parameters to the gradient of the step's loss; return the mean of its values.
+class Accumulator:
+    """Call it with the micro-batches of a step: sets ``grad`` of the parameters to the gradient of the step's
+    loss and returns the mean of its values.
 
     A micro-batch weighs as much as the targets it holds, so that every target of the step counts the same
     wherever it stands. Raises ``NotFinite`` before any gradient of such a batch is used.
     """
-    targets = [int((batch.target_BT != IGNORE).sum()) for batch in batches]
-    weights = [count / max(sum(targets), 1) for count in targets]
-    trained = [p for p in parameters if p.requires_grad]
-    device = trained[0].device
-    work = [
-        (objective, batch.to(device), weight, trained, step)
-        for batch, weight in zip(batches, weights, strict=True)
-    ]
-    sums: Values = {}
-    for weight, (gradients, values) in zip(weights, _all(work, device), strict=True):
-        for parameter, gradient in zip(trained, gradients, strict=True):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        for key, value in values.items():
-            sums[key] = sums.get(key, 0) + value * weight
-    return {key: float(value) for key, value in sums.items()}
+
+    def __init__(self, objective: Objective, parameters: Iterable[torch.nn.Parameter]):
+        self._objective = objective
+        self._trained = [p for p in parameters if p.requires_grad]
+        self._device = self._trained[0].device
+        self._graphs = CudaGradients(objective, self._trained) if self._device.type == "cuda" else None
+
+    def __call__(self, batches: Sequence[Batch], step: int) -> dict[str, float]:
+        targets = [int((batch.target_BT != IGNORE).sum()) for batch in batches]
+        weights = [count / max(sum(targets), 1) for count in targets]
+        sums: Values = {}
+        for weight, values in zip(weights, self._values(batches, weights, step), strict=True):
+            for key, value in values.items():
+                sums[key] = sums.get(key, 0) + value * weight
+        return {key: float(value) for key, value in sums.items()}
+
+    def _values(self, batches: Sequence[Batch], weights: list[float], step: int) -> Iterator[Values]:
+        """Adds each micro-batch's gradients to the parameters' and gives its values."""
+        if self._graphs:
+            results = self._graphs(batches, weights, step)
+            if (fault := first_fault([loss for loss, _ in results])) is not None:
+                raise NotFinite(results[fault][0].item(), batches[fault])
+            yield from ({"train/loss": loss} | values for loss, values in results)
+            return
+        work = [(self._objective, *pair, self._trained, step) for pair in zip(batches, weights, strict=True)]
+        for gradients, values in _all(work):
+            for parameter, gradient in zip(self._trained, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            yield values
 
 
-def _all(work: list[tuple], device: torch.device) -> Iterator[tuple[Sequence[torch.Tensor | None], Values]]:
+def _all(work: list[tuple]) -> Iterator[tuple[Sequence[torch.Tensor | None], Values]]:
     """The gradients of each piece of work, in order."""
     threads = torch.get_num_threads()
-    side_by_side = min(threads, len(work)) if device.type == "cpu" else 1
+    side_by_side = min(threads, len(work))
     if side_by_side == 1:
         yield from (_gradients(*piece) for piece in work)
         return
@@ -69,8 +82,7 @@ def _all(work: list[tuple], device: torch.device) -> Iterator[tuple[Sequence[tor
 def _gradients(
     objective: Objective, batch: Batch, weight: float, parameters: list[torch.nn.Parameter], step: int
 ) -> tuple[Sequence[torch.Tensor | None], Values]:
-    with narrow(batch.tokens_BT.device):
-        loss, values = objective(batch, step)
+    loss, values = objective(batch, step)
     if not math.isfinite(loss.item()):
         raise NotFinite(loss.item(), batch)
     gradients = torch.autograd.grad(loss * weight, parameters, allow_unused=True)

@@ -5,6 +5,7 @@ indexer's KL.
 """
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +22,12 @@ LossAndValues = tuple[torch.Tensor, dict[str, torch.Tensor]]  # a scalar in nats
 
 class Objective(Protocol):
     """What the loop asks for."""
+
+    loads: list[torch.Tensor]  # what micro-batches leave for ``after_step``
+
+    def kind(self, step: int) -> Hashable:
+        """What decides which operations a micro-batch of that step runs, beside its shape."""
+        ...
 
     def __call__(self, batch: Batch, step: int) -> LossAndValues:
         """The loss to backpropagate in an optimizer step, counted from 0."""
@@ -50,9 +57,13 @@ class LanguageObjective:
     indexer_loss: IndexerLoss | None = None
     loads: list[torch.Tensor] = field(default_factory=list, init=False)  # (L, E), one a micro-batch
 
-    def __call__(self, batch: Batch, step: int) -> LossAndValues:
+    def kind(self, step: int) -> tuple[bool, bool]:
+        """Whether the step has the MTP loss, and whether the indexer's."""
         mtp = self.mtp is not None and step % self.mtp.every_steps == 0
-        indexer = self.indexer_loss is not None and step % self.indexer_loss.every_steps == 0
+        return mtp, self.indexer_loss is not None and step % self.indexer_loss.every_steps == 0
+
+    def __call__(self, batch: Batch, step: int) -> LossAndValues:
+        mtp, indexer = self.kind(step)
         losses = self._losses(batch, mtp, float(indexer))
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}

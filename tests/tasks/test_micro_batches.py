@@ -6,9 +6,9 @@ import torch
 from model.config import preset
 from model.loss import IGNORE
 from model.transformer import Transformer
-from pipeline.recipe.training import Balance, Mtp
+from pipeline.recipe.training import Balance, IndexerLoss, Mtp
 from tasks.training.batches import Batch
-from tasks.training.micro_batches import NotFinite, accumulate
+from tasks.training.micro_batches import Accumulator, NotFinite
 from tasks.training.objective import LanguageObjective
 
 
@@ -25,12 +25,12 @@ def threads():
     torch.set_num_threads(before)
 
 
-def batches_of(sizes: list[int], seed: int) -> list[Batch]:
+def batches_of(sizes: list[int], seed: int, length: int = 13) -> list[Batch]:
     """Micro-batches of those numbers of rows, with ever more targets left out."""
     generator = torch.Generator().manual_seed(seed)
     batches = []
     for number, rows in enumerate(sizes):
-        tokens = torch.randint(64, (rows, 13), generator=generator)
+        tokens = torch.randint(64, (rows, length), generator=generator)
         target = tokens[:, 1:].clone()
         target[:, : 3 * number] = IGNORE
         batches.append(Batch(tokens[:, :-1].contiguous(), target, None, [f"row {number}"]))
@@ -43,7 +43,7 @@ def objective_of(model: Transformer) -> LanguageObjective:
 
 def gradients(model: Transformer, batches: list[Batch]) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     model.zero_grad()
-    values = accumulate(objective_of(model), batches, model.parameters(), step=0)
+    values = Accumulator(objective_of(model), model.parameters())(batches, step=0)
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}, values
 
 
@@ -74,7 +74,7 @@ def test_experts_loads_of_all_micro_batches_are_counted(model, threads):
     threads(2)
     objective = objective_of(model)
     objective.mtp = Mtp()
-    accumulate(objective, batches_of([2, 2], seed=2), model.parameters(), step=0)
+    Accumulator(objective, model.parameters())(batches_of([2, 2], seed=2), step=0)
     load_LE = sum(objective.loads)
     assert load_LE[0].sum() == 4 * 12 * model.config.experts_per_token
     assert load_LE[-1].sum() == 2 * load_LE[0].sum()
@@ -88,4 +88,35 @@ def test_a_loss_that_is_not_finite_names_its_batch(model, threads):
     batches[0].tokens_BT.fill_(7)
     batches[1].tokens_BT.fill_(5)
     with pytest.raises(NotFinite, match="the loss is nan on row 1"):
-        accumulate(objective_of(model), batches, model.parameters(), step=0)
+        Accumulator(objective_of(model), model.parameters())(batches, step=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed_graphs_give_the_gradients_of_the_same_operations():
+    """Steps with and without the further losses in turn: each kind is run, recorded, then replayed."""
+    small = {"vocab_size": 64, "hidden_size": 64, "num_layers": 2, "num_experts": 4, "mtp_steps": 2}
+    model = Transformer(preset("tiny", **small), seed=3, indexer=True).cuda()
+    objective = LanguageObjective(
+        model, torch.ones(64, dtype=torch.long), Balance(), Mtp(every_steps=2), "sparse", IndexerLoss()
+    )
+    accumulate = Accumulator(objective, model.parameters())
+    for step in range(6):
+        batches = batches_of([2, 2], seed=step, length=101)
+        for batch in batches:
+            batch.start_BT = torch.full((2, 100), 0, dtype=torch.int32)
+            batch.start_BT[:, 40:] = 40
+        model.zero_grad(set_to_none=True)
+        values = accumulate(batches, step)
+        replayed = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        load = sum(objective.loads)
+        objective.loads.clear()
+        model.zero_grad(set_to_none=True)
+        expected = Accumulator(objective, model.parameters())(batches, step)
+        assert values == pytest.approx(expected, rel=1e-5)
+        assert torch.equal(load, sum(objective.loads))
+        objective.loads.clear()
+        run = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        assert replayed.keys() == run.keys() and any("mtp" in name for name in run) == (step % 2 == 0)
+        for name, gradient in run.items():
+            torch.testing.assert_close(replayed[name], gradient, rtol=1e-4, atol=1e-6)

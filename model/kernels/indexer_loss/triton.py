@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.sparse_mla.backward import _sum_kernel
+from model.kernels.sparse_mla.backward import sum_by_key
 
 _INTERPRET = triton.knobs.runtime.interpret
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -284,7 +284,7 @@ def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
         )  # fmt: skip
         key, order = flat[row : row + count].reshape(-1).sort(stable=True)
         edge = torch.searchsorted(key, torch.arange(B * S + 1, device=device, dtype=torch.int32))
-        _sum_kernel[(B * S,)](each, order, edge, dik, X=J, BLOCK_X=J, num_warps=1)
+        sum_by_key(each, order, edge, dik)
     return loss, valid, (diq, dik.view(B, S, J), diw)
 
 

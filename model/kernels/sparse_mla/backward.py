@@ -16,6 +16,8 @@ from model.kernels.sparse_mla.triton import FILL, LOG2E
 _INTERPRET = triton.knobs.runtime.interpret
 # Bytes of contributions held at once in the deterministic mode.
 WORKSPACE = 5 << 28
+# Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
+FEW_HEADS, MANY_HEADS = (32, 4, 1), (64, 8, 1)
 
 
 def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *, hopper=None):
@@ -39,6 +41,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     hopper = fits(q, latent) if hopper is None else hopper
     block_n, block_c = max(16, min(64, triton.next_power_of_2(N))), triton.next_power_of_2(latent)
     block_r = max(16, triton.next_power_of_2(X - latent))
+    tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
         if hopper:
@@ -46,8 +49,8 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
         else:
             _query_kernel[(count, triton.cdiv(N, block_n))](
                 q, kv, flat, grad_out, out, lse, dq, weights, row, scale, N, K, C=latent, R=X - latent,
-                BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=32 if block_n < 64 else 64,
-                UPCAST=_INTERPRET, num_warps=4 if block_n < 64 else 8, num_stages=1,
+                BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=tile, UPCAST=_INTERPRET,
+                num_warps=warps, num_stages=stages,
             )  # fmt: skip
         _key_kernel[(triton.cdiv(K, 128), count)](
             q, grad_out, weights, flat, each, row, N, K, C=latent, R=X - latent, UPCAST=_INTERPRET,
@@ -57,7 +60,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
         if deterministic:
             key, order = flat[row : row + count].reshape(-1).sort(stable=True)
             edge = torch.searchsorted(key, torch.arange(B * S + 1, device=q.device, dtype=torch.int32))
-            _sum_kernel[(B * S,)](each, order, edge, dkv, X=X, BLOCK_X=triton.next_power_of_2(X), num_warps=2)
+            sum_by_key(each, order, edge, dkv)
     return dq, dkv.view(B, S, X).to(kv.dtype)
 
 
@@ -155,18 +158,42 @@ def _key_kernel(
             tl.store(at, acc.to(each.dtype.element_ty), mask=mask)
 
 
+def sum_by_key(each, order, edge, total) -> None:
+    """Adds to each row of ``total`` (rows, X) the contributions ``each[order[i]]`` for i between its edges."""
+    rows, X = total.shape
+    low = 1 << (X.bit_length() - 1)
+    high = triton.next_power_of_2(X - low) if X > low else 0
+    _sum_kernel[(rows,)](
+        each, order, edge, total, X=X, LOW=low, HIGH=high, ROWS=8, num_warps=max(1, min(2, low // 256))
+    )
+
+
 @triton.jit
-def _sum_kernel(each, order, edge, dkv, X: tl.constexpr, BLOCK_X: tl.constexpr):
-    """Adds to one key the contributions ``each[order[i]]`` for i between its edges, in that order."""
+def _sum_kernel(
+    each, order, edge, total, X: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Contributions of one key, ROWS at a time: as many loads are in flight. Each place sums every
+    ROWS-th contribution and the places are added last: an order that depends on nothing but the list.
+    """
     key = tl.program_id(0).to(tl.int64)
     first = tl.load(edge + key)
     last = tl.load(edge + key + 1)
-    x = tl.arange(0, BLOCK_X)
     if first < last:
-        acc = tl.load(dkv + key * X + x, mask=x < X, other=0.0)
-        for i0 in range(first, last, 4):
-            for j in tl.static_range(4):  # four loads in flight
-                at = tl.load(order + i0 + j, mask=i0 + j < last, other=0)
-                piece = tl.load(each + at * X + x, mask=x < tl.where(i0 + j < last, X, 0), other=0.0)
-                acc += piece.to(tl.float32)
-        tl.store(dkv + key * X + x, acc, mask=x < X)
+        lane = tl.arange(0, ROWS)
+        low = tl.arange(0, LOW)
+        acc = tl.zeros([ROWS, LOW], tl.float32)
+        if HIGH > 0:
+            high = LOW + tl.arange(0, HIGH)
+            acc_high = tl.zeros([ROWS, HIGH], tl.float32)
+        for i0 in range(first, last, ROWS):
+            inside = i0 + lane < last
+            row = each + tl.load(order + i0 + lane, mask=inside, other=0)[:, None] * X
+            acc += tl.load(row + low[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+            if HIGH > 0:
+                ok = inside[:, None] & (high < X)[None, :]
+                acc_high += tl.load(row + high[None, :], mask=ok, other=0.0).to(tl.float32)
+        place = total + key * X + low
+        tl.store(place, tl.load(place) + tl.sum(acc, 0))
+        if HIGH > 0:
+            place = total + key * X + high
+            tl.store(place, tl.load(place, mask=high < X, other=0.0) + tl.sum(acc_high, 0), mask=high < X)

@@ -20,6 +20,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Programs of the forward pass that fill the card; fewer queries are split over their keys.
 FILL = 132
+# Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
+FEW_HEADS, MANY_HEADS = (64, 4, 2), (64, 8, 2)
 
 
 def sparse_mla(
@@ -81,10 +83,11 @@ def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None)
         launch(q, kv, index, part, part_lse, scale, splits)
     elif rows and N:
         block_c, block_r = triton.next_power_of_2(latent), max(16, triton.next_power_of_2(X - latent))
+        tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
         _forward_kernel[(rows, triton.cdiv(N, block_n), splits)](
             q, kv, index, part, part_lse, scale * LOG2E.value, T, kv.shape[1], N, K, rows,
-            C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=64,
-            SPLITS=splits, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4, num_stages=2,
+            C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=tile,
+            SPLITS=splits, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     if splits > 1 and rows and N:
         _merge_kernel[(rows, N)](
