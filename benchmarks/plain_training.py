@@ -31,7 +31,8 @@ def pretrain(
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * schedule_factor(section, step, steps)
         optimizer.zero_grad(set_to_none=True)
-        loss, _ = objective(batches.take(rows_of_step(batches.rows, per_step, seed, step)), step)
+        batch = batches.take(rows_of_step(batches.rows, per_step, seed, step))
+        loss, _ = objective(batch.to(model.embed.weight.device), step)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), section.optimizer.clip)
         optimizer.step()

@@ -74,8 +74,8 @@ class Scheduler:
         """The next pass: readings with the longest last, all with their pages."""
         readings, budget = [], self._budget
         for sequence in list(self.running):
-            if sequence not in self.running:
-                continue  # gave up its pages for an older one
+            if not sequence.pages:
+                continue  # it gave them up for an older one, and waits again
             count = sequence.unread if sequence.unread == 1 else min(sequence.unread, budget)
             if count and self._make_room(sequence, count):
                 budget -= count if sequence.unread > 1 else 0
