@@ -6,6 +6,7 @@ computed.
 """
 
 import json
+import threading
 from pathlib import Path
 
 from evals.ngram import BASELINES
@@ -22,6 +23,7 @@ from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.headline import headline
 from tasks.evaluation.policy import LocalPolicy
 from tasks.evaluation.scorecard import Scorecard, finite
+from tasks.side_by_side import side_by_side
 from tasks.training.setup import pick_device
 
 
@@ -36,20 +38,39 @@ def run(context: Context) -> dict[str, float]:
         )
     sets = EvalSets(context.inputs["eval_sets"], context.section)
     cache = Cache(context.scratch / "cache")
-    card = Scorecard()
     suites = {name: sets.suites(name) for name in names}
-    total, done = sum(map(len, suites.values())), 0
+    scoring = _Scoring(context, cache, suites)
+    card = Scorecard()
     _add_baselines(context, suites[names[0]][0], cache, card)
+    device = pick_device()
+    # The last checkpoint has the most to answer: with it first, no thread is left alone with it at the end.
+    cards = dict(zip(reversed(names), side_by_side(scoring, list(reversed(names)), device), strict=True))
     for name in names:
-        checkpoint = _Checkpoint(context.inputs[name])
-        digest = checkpoint_digest(context.input_records[name])
-        for suite in suites[name]:
-            context.progress.update("score", done, total, "suite", f"{name} {suite.name}")
-            card.add(name, suite, cache, digest, lambda: suite.run(checkpoint.policy()))  # noqa: B023 - called at once
-            done += 1
-    context.progress.update("score", done, total, "suite")
+        card.extend(cards[name])
     _write(context, card)
     return headline(card.results, names, BASELINES)
+
+
+class _Scoring:
+    """Every suite on one checkpoint. Several checkpoints may be scored at once."""
+
+    def __init__(self, context: Context, cache: Cache, suites: dict[str, list[Suite]]):
+        self._context, self._cache, self._suites = context, cache, suites
+        self._total, self._done, self._lock = sum(map(len, suites.values())), 0, threading.Lock()
+
+    def __call__(self, name: str) -> Scorecard:
+        card, checkpoint = Scorecard(), _Checkpoint(self._context.inputs[name])
+        digest = checkpoint_digest(self._context.input_records[name])
+        for suite in self._suites[name]:
+            self._progress(0, f"{name} {suite.name}")
+            card.add(name, suite, self._cache, digest, lambda: suite.run(checkpoint.policy()))  # noqa: B023 - called at once
+            self._progress(1)
+        return card
+
+    def _progress(self, finished: int, note: str = "") -> None:
+        with self._lock:
+            self._done += finished
+            self._context.progress.update("score", self._done, self._total, "suite", note)
 
 
 class _Checkpoint:

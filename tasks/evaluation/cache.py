@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +34,7 @@ class Cache:
             return found, True
         result = compute()
         path = self._path(checkpoint, key)
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_suffix(f".{threading.get_ident()}.tmp")  # another thread may write the same
         temporary.write_text(json.dumps(asdict(result)))
         os.replace(temporary, path)
         # Through JSON as well, so that a fresh result and a stored one are the same to whoever reads them.

@@ -29,6 +29,12 @@ class Scorecard:
         spent = {"seconds": round(time.time() - started, 2), "cached": cached}
         self.seconds.append({"checkpoint": name, "suite": suite.name, **spent})
 
+    def extend(self, other: "Scorecard") -> None:
+        """Put the results of another scorecard behind these."""
+        self.results |= other.results
+        self.protocols |= other.protocols
+        self.seconds += other.seconds
+
     def rows(self) -> list[dict[str, Any]]:
         return [
             {

@@ -184,9 +184,7 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     compared = {(change["after"], change["suite"]) for change in scores["changes"]}
     assert ("dsa_adapt", "environments") in compared and ("sft", "environments") not in compared
     assert ("pretrain", "bits_per_byte") in compared  # against the 3-gram model
-    # Three stages have the same weights: the results of the first one serve all.
-    cached = {(s["checkpoint"], s["suite"]): s["cached"] for s in record["facts"]["seconds_by_suite"]}
-    assert not cached["dsa_warmup", "bits_per_byte"] and cached["sft", "bits_per_byte"]
+    assert not any(s["cached"] for s in record["facts"]["seconds_by_suite"] if s["checkpoint"] == "pretrain")
 
     with monkeypatch.context() as patch:
         patch.setattr(
