@@ -7,8 +7,8 @@ B batch, T queries, D hidden, I indexer heads, J indexer dim.
 import torch
 from torch import nn
 
-from model.attention.rope import rotate
 from model.config import ModelConfig
+from model.kernels.registry import rotate_part
 from model.precision import wide_linear
 
 
@@ -39,5 +39,4 @@ class Indexer(nn.Module):
 
     def _rotate(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
         """The first ``rope_dim`` features carry the position."""
-        rope, rest = x.split([self.rope_dim, self.dim - self.rope_dim], -1)
-        return torch.cat([rotate(rope, turn), rest], -1)
+        return rotate_part(x, turn, first=0)

@@ -12,6 +12,7 @@ B batch, T queries, S keys, D hidden, N heads, H qk head dim, C kv latent, R rop
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -29,6 +30,7 @@ from model.kernels.registry import (
     dense_indexer_loss,
     indexer_topk,
     masked_attention,
+    rotate_part,
     sparse_indexer_loss,
     sparse_mla,
 )
@@ -104,8 +106,7 @@ class MLA(nn.Module):
         """Queries per head, latent rows, and the indexer's three inputs where any of it is needed."""
         q_latent = self.q_norm(self.q_down(x_BTD))
         q = self.q_up(q_latent).unflatten(-1, (self.heads, self.nope + self.rope_dim))
-        q_nope, q_rope = q.split([self.nope, self.rope_dim], -1)
-        q_BTNH = torch.cat([q_nope, rotate(q_rope, view.turn_BTR)], -1)
+        q_BTNH = rotate_part(q, view.turn_BTR, self.nope)
         latent, k_rope = self._split(self.kv_down(x_BTD))
         kv_BSX = torch.cat([self.kv_norm(latent).to(q.dtype), rotate(k_rope, view.turn_BTR)], -1)
         index_inputs = None
@@ -139,8 +140,10 @@ class MLA(nn.Module):
         if index_BTK is None:
             return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS), None
         if cuda or view.keys > MASKED_DENSE_KEYS:
+            up_NHC = self.k_up.weight.view(self.heads, self.nope, self.latent)
+            again = partial(_by_head, tail=self.rope_dim), (q_BTNH.detach(), up_NHC.detach())
             context_BTNC, lse_BTN = sparse_mla(
-                self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent
+                self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent, again=again
             )
             return self.values(context_BTNC), lse_BTN
         return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys)), None

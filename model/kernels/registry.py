@@ -45,4 +45,5 @@ dense_indexer_loss = _operation("indexer_loss", "dense_indexer_loss", (0, 1, 3, 
 sparse_indexer_loss = _operation("indexer_loss", "sparse_indexer_loss", (0, 1, 3, 4))
 routed_experts = _operation("experts", "routed_experts", (0, 3, 4))
 linear_cross_entropy = _operation("cross_entropy", "linear_cross_entropy", (0, 1))
+rotate_part = _operation("rope", "rotate_part")
 newton_schulz = _operation("newton_schulz", "newton_schulz")

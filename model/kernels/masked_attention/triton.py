@@ -15,11 +15,11 @@ from model.kernels.masked_attention import reference
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-KEYS = 64  # of a tile: two words of bits
-# Queries of a tile, warps and pipeline stages: forward, gradient of queries, gradient of keys and values.
-FORWARD = (128, 8, 2)
-QUERY = (64, 8, 2)
-KEY = (64, 8, 2)
+# Queries and keys of a tile, warps and pipeline stages of each kernel.
+FORWARD = (128, 64, 8, 2)
+QUERY = (64, 64, 4, 2)
+KEY = (32, 128, 8, 2)
+VALUE = (64, 128, 8, 2)
 
 
 def masked_attention(q_BTNH, k_BSNH, v_BSNV, scale, start_BT, stop_BT, index_BTK=None):
@@ -36,7 +36,7 @@ def masked_attention(q_BTNH, k_BSNH, v_BSNV, scale, start_BT, stop_BT, index_BTK
 def selection_bits(index_BTK: torch.Tensor, keys: int) -> torch.Tensor:
     """int32 (B, T, W): bit ``s % 32`` of word ``s // 32`` says whether key s is selected."""
     B, T, K = index_BTK.shape
-    words = triton.cdiv(keys, KEYS) * KEYS // 32
+    words = triton.cdiv(keys, 128) * 4  # whole tiles
     bits = torch.zeros(B, T, words, dtype=torch.int32, device=index_BTK.device)
     if index_BTK.numel():
         _bits_kernel[(B * T,)](index_BTK.contiguous(), bits, K, words, BLOCK=triton.next_power_of_2(K))
@@ -50,11 +50,11 @@ class _Attention(torch.autograd.Function):
         (B, T, N, H), S, V = q.shape, k.shape[1], v.shape[-1]
         out = torch.empty(B, T, N, V, dtype=q.dtype, device=q.device)
         lse = torch.empty(B, T, N, dtype=torch.float32, device=q.device)
-        queries, warps, stages = FORWARD
+        queries, keys, warps, stages = FORWARD
         if q.numel():
             _forward_kernel[(triton.cdiv(T, queries), B * N)](
                 q, k, v, out, lse, start, stop, *_bits(bits, q), scale * LOG2E.value, T, S, N,
-                H=H, V=V, BT=queries, BS=KEYS, SELECTED=bits is not None, num_warps=warps, num_stages=stages,
+                H=H, V=V, BT=queries, BS=keys, SELECTED=bits is not None, num_warps=warps, num_stages=stages,
             )  # fmt: skip
         ctx.save_for_backward(q, k, v, out, lse, start, stop, bits)
         ctx.scale = scale
@@ -70,39 +70,21 @@ class _Attention(torch.autograd.Function):
         delta = torch.empty_like(lse)
         if not q.numel() or not k.numel():
             return dq.zero_(), dk.zero_(), dv.zero_(), None, None, None, None
-        shared = (start, stop, *_bits(bits, q), ctx.scale, T, S, N)
-        sizes = dict(H=H, V=V, BS=KEYS, SELECTED=bits is not None)
-        queries, warps, stages = QUERY
+        seen = (start, stop, *_bits(bits, q), ctx.scale, T, S, N)
+        sizes = dict(H=H, V=V, SELECTED=bits is not None)
+        queries, keys, warps, stages = QUERY
         _query_gradient_kernel[(triton.cdiv(T, queries), B * N)](
-            q,
-            k,
-            v,
-            out,
-            grad,
-            lse,
-            delta,
-            dq,
-            *shared,
-            **sizes,
-            BT=queries,
-            num_warps=warps,
+            q, k, v, out, grad, lse, delta, dq, *seen, **sizes, BT=queries, BS=keys, num_warps=warps,
             num_stages=stages,
-        )
-        queries, warps, stages = KEY
-        _key_gradient_kernel[(triton.cdiv(S, KEYS), B * N)](
-            q,
-            k,
-            v,
-            grad,
-            lse,
-            delta,
-            dk,
-            dv,
-            *shared,
-            **sizes,
-            BT=queries,
-            num_warps=warps,
+        )  # fmt: skip
+        queries, keys, warps, stages = KEY
+        _key_gradient_kernel[(triton.cdiv(S, keys), B * N)](
+            q, k, v, grad, lse, delta, dk, *seen, **sizes, BT=queries, BS=keys, num_warps=warps,
             num_stages=stages,
+        )  # fmt: skip
+        queries, keys, warps, stages = VALUE
+        _value_gradient_kernel[(triton.cdiv(S, keys), B * N)](
+            q, k, grad, lse, dv, *seen, **sizes, BT=queries, BS=keys, num_warps=warps, num_stages=stages
         )
         return dq, dk, dv, None, None, None, None
 
@@ -136,6 +118,26 @@ def _range(start, stop, t, T):
 
 
 @triton.jit
+def _chosen(word, row_ok, BS: tl.constexpr):
+    """Which of BS keys are selected, (queries, keys), from the words that start at the pointers ``word``."""
+    lane = tl.arange(0, BS)
+    held = tl.load(word, mask=row_ok, other=0)[:, None]
+    for i in tl.static_range(1, BS // 32):
+        held = tl.where((lane // 32)[None, :] == i, tl.load(word + i, mask=row_ok, other=0)[:, None], held)
+    return (held >> (lane % 32)[None, :]) & 1 != 0
+
+
+@triton.jit
+def _chosen_by_key(word, row_ok, BS: tl.constexpr):
+    """The same, (keys, queries)."""
+    lane = tl.arange(0, BS)
+    held = tl.load(word, mask=row_ok, other=0)[None, :]
+    for i in tl.static_range(1, BS // 32):
+        held = tl.where((lane // 32)[:, None] == i, tl.load(word + i, mask=row_ok, other=0)[None, :], held)
+    return (held >> (lane % 32)[:, None]) & 1 != 0
+
+
+@triton.jit
 def _forward_kernel(
     q, k, v, out, lse, start, stop, bits, words, scale_log2, T, S, N,
     H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
@@ -158,11 +160,7 @@ def _forward_kernel(
         score = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
         seen = (s[None, :] >= first[:, None]) & (s[None, :] < last[:, None])
         if SELECTED:
-            word = bits + (b * T + t) * words + s0 // 32
-            low = tl.load(word, mask=t < T, other=0)
-            high = tl.load(word + 1, mask=t < T, other=0)
-            both = tl.where(lane[None, :] < 32, low[:, None], high[:, None])
-            seen = seen & ((both >> (lane % 32)[None, :]) & 1 != 0)
+            seen = seen & _chosen(bits + (b * T + t) * words + s0 // 32, t < T, BS)
         score = tl.where(seen, score, float("-inf"))
         m_new = tl.maximum(m, tl.max(score, 1))
         safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # no key so far: exp2(-inf - 0) = 0
@@ -214,11 +212,7 @@ def _query_gradient_kernel(
         dp = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
         seen = (s[None, :] >= first[:, None]) & (s[None, :] < last[:, None])
         if SELECTED:
-            word = bits + (b * T + t) * words + s0 // 32
-            low = tl.load(word, mask=t < T, other=0)
-            high = tl.load(word + 1, mask=t < T, other=0)
-            both = tl.where(lane[None, :] < 32, low[:, None], high[:, None])
-            seen = seen & ((both >> (lane % 32)[None, :]) & 1 != 0)
+            seen = seen & _chosen(bits + (b * T + t) * words + s0 // 32, t < T, BS)
         p = tl.where(seen, tl.exp2(score - log[:, None]), 0.0)
         ds = (p * (dp - mean[:, None]) * scale).to(k_tile.dtype)
         acc = tl.dot(ds, k_tile, acc, input_precision="ieee")
@@ -228,21 +222,8 @@ def _query_gradient_kernel(
 
 
 @triton.jit
-def _key_gradient_kernel(
-    q, k, v, grad, lse, delta, dk, dv, start, stop, bits, words, scale, T, S, N,
-    H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
-):  # fmt: skip
-    """Gradients of BS keys and values of a head. Scores are held transposed, so that they need not move
-    before the products with gradient and queries.
-    """
-    b = (tl.program_id(1) // N).to(tl.int64)
-    n = tl.program_id(1) % N
-    s0 = tl.program_id(0) * BS
-    lane = tl.arange(0, BS)
-    s = s0 + lane
-    start += b * T
-    stop += b * T
-    # First and last + 1 query that sees any of the keys.
+def _queries_that_see(start, stop, s0, T, BS: tl.constexpr):
+    """First and last + 1 query that sees any of the keys from s0 on."""
     lo = tl.full([], 2147483647, tl.int32)
     hi = tl.zeros([], tl.int32)
     for t0 in range(0, T, 1024):
@@ -251,34 +232,80 @@ def _key_gradient_kernel(
         sees = (first < s0 + BS) & (last > s0) & (first < last)
         lo = tl.minimum(lo, tl.min(tl.where(sees, t, 2147483647)))
         hi = tl.maximum(hi, tl.max(tl.where(sees, t + 1, 0)))
+    return lo, hi
+
+
+@triton.jit
+def _weights_by_key(
+    k_tile, q_tile, lse, start, stop, bits, words, scale, t, s, row, T, N,
+    BS: tl.constexpr, SELECTED: tl.constexpr,
+):  # fmt: skip
+    """Attention weights (keys, queries): transposed, so that they need not move before the next product."""
+    first, last = _range(start, stop, t, T)
+    log = tl.load(lse + row * N, mask=t < T, other=0.0) * LOG2E
+    log = tl.where(log == float("-inf"), 0.0, log)
+    score = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * (scale * LOG2E)
+    seen = (s[:, None] >= first[None, :]) & (s[:, None] < last[None, :])
+    if SELECTED:
+        seen = seen & _chosen_by_key(bits + row * words, t < T, BS)
+    return tl.where(seen, tl.exp2(score - log[None, :]), 0.0)
+
+
+@triton.jit
+def _key_gradient_kernel(
+    q, k, v, grad, lse, delta, dk, start, stop, bits, words, scale, T, S, N,
+    H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
+):  # fmt: skip
+    """Gradient of BS keys of a head."""
+    b = (tl.program_id(1) // N).to(tl.int64)
+    n = tl.program_id(1) % N
+    s0 = tl.program_id(0) * BS
+    s = s0 + tl.arange(0, BS)
+    start += b * T
+    stop += b * T
+    lo, hi = _queries_that_see(start, stop, s0, T, BS)
     k_tile = _rows(k + (b * S * N + n) * H, s, s < S, N * H, H)
     v_tile = _rows(v + (b * S * N + n) * V, s, s < S, N * V, V)
-    q += (b * T * N + n) * H
-    grad += (b * T * N + n) * V
-    dk_tile = tl.zeros([BS, H], tl.float32)
-    dv_tile = tl.zeros([BS, V], tl.float32)
+    acc = tl.zeros([BS, H], tl.float32)
     for t0 in range(lo // BT * BT, hi, BT):
         t = t0 + tl.arange(0, BT)
-        first, last = _range(start, stop, t, T)
-        q_tile = _rows(q, t, t < T, N * H, H)
-        g_tile = _rows(grad, t, t < T, N * V, V)
-        place = (b * T + t) * N + n
-        log = tl.load(lse + place, mask=t < T, other=0.0) * LOG2E
-        log = tl.where(log == float("-inf"), 0.0, log)
-        score = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * (scale * LOG2E)
-        seen = (s[:, None] >= first[None, :]) & (s[:, None] < last[None, :])
-        if SELECTED:
-            word = bits + (b * T + t) * words + s0 // 32
-            low = tl.load(word, mask=t < T, other=0)
-            high = tl.load(word + 1, mask=t < T, other=0)
-            both = tl.where(lane[:, None] < 32, low[None, :], high[None, :])
-            seen = seen & ((both >> (lane % 32)[:, None]) & 1 != 0)
-        p = tl.where(seen, tl.exp2(score - log[None, :]), 0.0)
-        dv_tile = tl.dot(p.to(g_tile.dtype), g_tile, dv_tile, input_precision="ieee")
+        row = b * T + t
+        q_tile = _rows(q + (b * T * N + n) * H, t, t < T, N * H, H)
+        g_tile = _rows(grad + (b * T * N + n) * V, t, t < T, N * V, V)
+        p = _weights_by_key(
+            k_tile, q_tile, lse + n, start, stop, bits + s0 // 32, words, scale, t, s, row, T, N, BS, SELECTED
+        )
         dp = tl.dot(v_tile, tl.trans(g_tile), input_precision="ieee")
-        mean = tl.load(delta + place, mask=t < T, other=0.0)
+        mean = tl.load(delta + row * N + n, mask=t < T, other=0.0)
         ds = (p * (dp - mean[None, :]) * scale).to(q_tile.dtype)
-        dk_tile = tl.dot(ds, q_tile, dk_tile, input_precision="ieee")
-    row = ((b * S + s) * N + n)[:, None]
-    tl.store(dk + row * H + tl.arange(0, H)[None, :], dk_tile.to(dk.dtype.element_ty), mask=(s < S)[:, None])
-    tl.store(dv + row * V + tl.arange(0, V)[None, :], dv_tile.to(dv.dtype.element_ty), mask=(s < S)[:, None])
+        acc = tl.dot(ds, q_tile, acc, input_precision="ieee")
+    place = dk + ((b * S + s) * N + n)[:, None] * H + tl.arange(0, H)[None, :]
+    tl.store(place, acc.to(dk.dtype.element_ty), mask=(s < S)[:, None])
+
+
+@triton.jit
+def _value_gradient_kernel(
+    q, k, grad, lse, dv, start, stop, bits, words, scale, T, S, N,
+    H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
+):  # fmt: skip
+    """Gradient of BS values of a head. Beside that of the keys it would not fit into the registers."""
+    b = (tl.program_id(1) // N).to(tl.int64)
+    n = tl.program_id(1) % N
+    s0 = tl.program_id(0) * BS
+    s = s0 + tl.arange(0, BS)
+    start += b * T
+    stop += b * T
+    lo, hi = _queries_that_see(start, stop, s0, T, BS)
+    k_tile = _rows(k + (b * S * N + n) * H, s, s < S, N * H, H)
+    acc = tl.zeros([BS, V], tl.float32)
+    for t0 in range(lo // BT * BT, hi, BT):
+        t = t0 + tl.arange(0, BT)
+        q_tile = _rows(q + (b * T * N + n) * H, t, t < T, N * H, H)
+        g_tile = _rows(grad + (b * T * N + n) * V, t, t < T, N * V, V)
+        p = _weights_by_key(
+            k_tile, q_tile, lse + n, start, stop, bits + s0 // 32, words, scale, t, s, b * T + t, T, N, BS,
+            SELECTED,
+        )  # fmt: skip
+        acc = tl.dot(p.to(g_tile.dtype), g_tile, acc, input_precision="ieee")
+    place = dv + ((b * S + s) * N + n)[:, None] * V + tl.arange(0, V)[None, :]
+    tl.store(place, acc.to(dv.dtype.element_ty), mask=(s < S)[:, None])

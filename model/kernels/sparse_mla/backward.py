@@ -14,10 +14,10 @@ from model.kernels.sparse_mla.hopper import fits, launch_query_gradient
 from model.kernels.sparse_mla.triton import FILL, LOG2E
 
 _INTERPRET = triton.knobs.runtime.interpret
-# Bytes of contributions held at once in the deterministic mode.
-WORKSPACE = 5 << 28
+# Bytes held at once: contributions in the deterministic mode, else weights.
+WORKSPACE, WORKSPACE_ATOMIC = 5 << 28, 1 << 28
 # Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
-FEW_HEADS, MANY_HEADS = (32, 4, 1), (64, 8, 1)
+FEW_HEADS, MANY_HEADS = (64, 4, 2), (64, 8, 1)
 
 
 def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *, hopper=None):
@@ -32,7 +32,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     offset_B = torch.arange(B, device=q.device, dtype=torch.int32).view(B, 1, 1) * S
     flat = torch.where(index >= 0, index + offset_B, -1).view(rows, K)
     held = 2 * K * N * q.element_size() + (K * X * q.element_size() if deterministic else 0)
-    chunk = max(1, min(rows, WORKSPACE // held))
+    chunk = max(1, min(rows, (WORKSPACE if deterministic else WORKSPACE_ATOMIC) // held))
     if chunk > FILL:
         chunk -= chunk % FILL  # whole waves of programs
     # Score gradients of all heads, then their probabilities: the left side of one product.
@@ -159,7 +159,7 @@ def _key_kernel(
 
 
 def sum_by_key(each, order, edge, total) -> None:
-    """Adds to each row of ``total`` (rows, X) the contributions ``each[order[i]]`` for i between its edges."""
+    """Adds to each row of ``total`` (rows, X) the contributions ``each[order[i]]`` between its edges."""
     rows, X = total.shape
     low = 1 << (X.bit_length() - 1)
     high = triton.next_power_of_2(X - low) if X > low else 0

@@ -4,11 +4,19 @@ section 2.1.1).
 B batch, T queries, S keys, N heads, K selected keys, C kv latent, R rope dim, X = C + R.
 """
 
+from collections.abc import Callable
+
 import torch
 
 
 def sparse_mla(
-    q_BTNX: torch.Tensor, kv_BSX: torch.Tensor, index_BTK: torch.Tensor, scale: float, latent: int
+    q_BTNX: torch.Tensor,
+    kv_BSX: torch.Tensor,
+    index_BTK: torch.Tensor,
+    scale: float,
+    latent: int,
+    *,
+    again: tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax attention of every query over its own selected keys. Gradients flow to ``q_BTNX`` and
     ``kv_BSX``.
@@ -19,6 +27,8 @@ def sparse_mla(
         index_BTK: int32 key indices into S, each at most once per query; negative entries select nothing.
         scale: factor of the scores before the softmax.
         latent: C; the values are ``kv_BSX[..., :latent]``.
+        again: a function and tensors that make the queries once more. An implementation may then keep those
+            tensors for the backward pass in place of the queries, the largest tensor here.
 
     Returns:
         out_BTNC in q's dtype: the attention-weighted latent, zero for a query that selects nothing;

@@ -9,6 +9,8 @@ For a paged cache pass the pages as one batch entry ``(1, pages * page size, X)`
 B batch, T queries, S keys, N heads, K selected keys, C kv latent, R rope dim, X = C + R.
 """
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -31,23 +33,29 @@ def sparse_mla(
     scale: float,
     latent: int,
     *,
-    deterministic: bool = True,
+    again: tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
+    deterministic: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``reference.sparse_mla``; sums and the softmax are in float32.
 
     Args:
-        deterministic: sum the gradient of ``kv_BSX`` in a fixed order. False adds with atomics instead: no
-            workspace, but the last bits change between runs.
+        deterministic: sum the gradient of ``kv_BSX`` in a fixed order. False adds with atomics instead:
+            quicker and with little workspace, but the last bits change between runs. None: as
+            ``torch.use_deterministic_algorithms`` says.
     """
-    return _SparseMLA.apply(q_BTNX, kv_BSX, index_BTK, scale, latent, deterministic)
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    make, tensors = again or (None, ())
+    return _SparseMLA.apply(q_BTNX, kv_BSX, index_BTK, scale, latent, deterministic, make, *tensors)
 
 
 class _SparseMLA(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, kv, index, scale, latent, deterministic):
+    def forward(ctx, q, kv, index, scale, latent, deterministic, make, *tensors):
         q, kv, index = q.contiguous(), kv.contiguous(), index.int().contiguous()
         out, lse = attend(q, kv, index, scale, latent)
-        ctx.save_for_backward(q, kv, index, out, lse)
+        ctx.save_for_backward(kv, index, out, lse, *(tensors if make else (q,)))
+        ctx.make = make
         ctx.scale, ctx.latent, ctx.deterministic = scale, latent, deterministic
         ctx.mark_non_differentiable(lse)
         return out, lse
@@ -56,10 +64,12 @@ class _SparseMLA(torch.autograd.Function):
     def backward(ctx, grad_out, _):
         from model.kernels.sparse_mla.backward import gradients
 
+        kv, index, out, lse, *rest = ctx.saved_tensors
+        q = ctx.make(*rest).contiguous() if ctx.make else rest[0]
         dq, dkv = gradients(
-            *ctx.saved_tensors, grad_out.contiguous(), ctx.scale, ctx.latent, ctx.deterministic
+            q, kv, index, out, lse, grad_out.contiguous(), ctx.scale, ctx.latent, ctx.deterministic
         )
-        return dq, dkv, None, None, None, None
+        return dq, dkv, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
 def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None):

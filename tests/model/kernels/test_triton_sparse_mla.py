@@ -50,6 +50,15 @@ def test_values_and_gradients(case, deterministic, dtype, bound, draw, error):
     assert not out[:, 1].any() and not dq[:, 1].any() and torch.isneginf(lse[:, 1]).all()
 
 
+def test_queries_made_again(dtype, draw):
+    """The same gradients whether the queries are kept or computed a second time."""
+    q, kv, index, grad = inputs(draw, dtype, 1, 4, 40, 4, 16, 16, 20)
+    kept = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype, deterministic=True)
+    again = (lambda half: half + half, (q / 2,))
+    made = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype, deterministic=True, again=again)
+    assert all(torch.equal(a, b) for a, b in zip(kept, made, strict=True))
+
+
 def test_splits_of_the_keys(dtype, bound, draw, error):
     q, kv, index, _ = inputs(draw, dtype, 1, 3, 400, 2, 16, 16, 300)
     whole = kernel.attend(q, kv, index, 0.1, 16, splits=1)
@@ -62,21 +71,24 @@ def test_splits_of_the_keys(dtype, bound, draw, error):
 
 def test_same_gradient_in_every_run(dtype, draw):
     q, kv, index, grad = inputs(draw, dtype, 2, 5, 12, 3, 16, 16, 9)
-    first = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype)
-    again = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype)
+    first = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype, deterministic=True)
+    again = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype, deterministic=True)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("heads", [8, 64, 128])
-def test_head_sizes_of_glm5(heads, draw, error):
+def test_head_sizes_of_glm5(heads, deterministic, draw, error):
     q, kv, index, grad = inputs(draw, torch.bfloat16, 2, 33, 700, heads, 512, 64, 200)
     full = torch.arange(33, device="cuda") != 1
     expected = results(
         reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], 512, torch.float64
     )
-    out, lse, dq, dkv = results(kernel.sparse_mla, q, kv, index, grad, 512, torch.bfloat16)
+    out, lse, dq, dkv = results(
+        kernel.sparse_mla, q, kv, index, grad, 512, torch.bfloat16, deterministic=deterministic
+    )
     assert error(lse[:, full], expected[1]) < 1e-5
     for value, wanted in ((out[:, full], expected[0]), (dq[:, full], expected[2]), (dkv, expected[3])):
         assert error(value, wanted) < 1e-2
