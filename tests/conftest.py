@@ -3,19 +3,34 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 import torch
 
+from tests.waiting import PATIENCE
+
 # Stages that run in tests keep no MLflow run beside them; the tests of that switch it on for themselves.
 os.environ.setdefault("GLM5_MLFLOW", "off")
+
+# What a shell starts in the background ignores SIGINT, and so would its children; a handler is not inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kernels run under Triton's interpreter where there is no card. Triton decides when it is imported, which
 # anything a test imports may do: so this comes first.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Hypothesis draws the same examples in every run, and takes as long as the machine does.
+with contextlib.suppress(ImportError):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("repeatable")
 
 # One server serves all files of such a folder.
 SHARING_A_SERVER = ("tests/flows/", "tests/model/inference/server/")
@@ -45,7 +60,9 @@ def chromium():
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=1000 * PATIENCE
+        )
         yield browser
         browser.close()
 

@@ -2,14 +2,12 @@
 
 The stages use the real recipe sections but do little: ``collect`` -> ``curate``, ``tokenizer`` -> ``sft`` ->
 ``report``. ``sft`` counts steps, saves each in its scratch folder and goes on from the last one, as a
-training stage does.
+training stage does; a test can hold it after a number of steps.
 """
 
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +19,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+
+from tests.waiting import PATIENCE, free_port
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def run(context):
     if context.stage in os.environ.get("MINI_MEET", "").split():  # these stages wait for each other
         Path("here").mkdir(exist_ok=True)
         (Path("here") / context.stage).touch()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 900
         while not all((Path("here") / name).exists() for name in os.environ["MINI_MEET"].split()):
             assert time.monotonic() < deadline, "the other stages did not come"
             time.sleep(0.05)
@@ -67,6 +67,13 @@ from pipeline.stage import run_stage
 STEPS = 30
 
 
+def held(step):
+    try:
+        return step >= int(Path("hold").read_text())
+    except FileNotFoundError:
+        return False
+
+
 def run(context):
     terminated = []
     signal.signal(signal.SIGTERM, lambda *_: terminated.append(1))
@@ -74,7 +81,8 @@ def run(context):
     done = json.loads(checkpoint.read_text()) if checkpoint.exists() else []
     resumed = len(done)
     for step in range(len(done), STEPS):
-        time.sleep(float(Path("pace").read_text()) if Path("pace").exists() else 0.01)
+        while held(step) and not terminated:
+            time.sleep(0.02)
         done.append(step * context.section.optimizer.muon_lr)
         checkpoint.with_suffix(".new").write_text(json.dumps(done))
         os.replace(checkpoint.with_suffix(".new"), checkpoint)
@@ -92,10 +100,9 @@ if __name__ == "__main__":
 """
 
 
-# What a shell starts in the background ignores SIGINT, and so would its children; a handler is not inherited.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+ATTEMPTS = 3
 
-SECONDS_WITH_A_SERVER = 900  # the first such test waits for a server, a worker and all stages
+SECONDS_WITH_A_SERVER = 4 * PATIENCE  # the first such test waits for a server, a worker and all stages
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -125,17 +132,20 @@ def bare(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def slow_steps() -> Iterator[Callable[[Path, float], None]]:
-    """``slow_steps(folder, 0.5)``: steps of ``sft`` there take so many seconds until the test ends."""
+def hold() -> Iterator[Callable[[Path, int | None], None]]:
+    """``hold(folder, 5)``: stage ``sft`` there does no more than 5 steps, until ``hold(folder, None)``."""
     files = set()
 
-    def slow(folder: Path, seconds: float) -> None:
-        file = folder / "pace"
+    def change(folder: Path, steps: int | None) -> None:
+        file = folder / "hold"
         files.add(file)
-        file.with_suffix(".new").write_text(str(seconds))
-        file.with_suffix(".new").replace(file)
+        if steps is None:
+            file.unlink(missing_ok=True)
+        else:
+            file.with_suffix(".new").write_text(str(steps))
+            file.with_suffix(".new").replace(file)
 
-    yield slow
+    yield change
     for file in files:
         file.unlink(missing_ok=True)
 
@@ -166,7 +176,7 @@ def glm5(environment: dict[str, str]) -> Glm5:
     def call(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", "flows.cli", *arguments], cwd=folder, env={**environment, **changes},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
         )  # fmt: skip
 
     return call
@@ -189,8 +199,10 @@ class Served:
 
         503 is what Prefect says while another writer holds its database; its own client asks again, too.
         """
-        deadline = time.monotonic() + 60
-        while (answer := httpx.post(f"{self.page}/api/{path}", json=body, timeout=60)).status_code == 503:
+        deadline = time.monotonic() + PATIENCE
+        while (
+            answer := httpx.post(f"{self.page}/api/{path}", json=body, timeout=PATIENCE)
+        ).status_code == 503:
             if time.monotonic() > deadline:
                 break
             time.sleep(1)
@@ -200,7 +212,7 @@ class Served:
     def pipeline(self, *arguments: str, **changes: str) -> subprocess.CompletedProcess:
         """``glm5 pipeline``, ended, with what it printed."""
         process = self.start(*arguments, **changes)
-        output = process.communicate(timeout=500)[0]
+        output = process.communicate(timeout=3 * PATIENCE)[0]
         return subprocess.CompletedProcess(process.args, process.returncode, output)
 
     def start(self, *arguments: str, **changes: str) -> subprocess.Popen:
@@ -221,12 +233,12 @@ def served(
 ) -> Iterator[Served]:
     """A repository of which every stage ran through a real Prefect server; it is ended afterwards."""
     folder = make_repository(tmp_path_factory.mktemp("served") / "repository")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    served = Served(folder, port, {**environment, "GLM5_MLFLOW": "on"})
     try:
-        done = served.pipeline()
+        for _ in range(ATTEMPTS):
+            served = Served(folder, free_port(), {**environment, "GLM5_MLFLOW": "on"})
+            done = served.pipeline()
+            if "the Prefect server ended at once" not in done.stdout:  # it does when its port was taken
+                break
         assert done.returncode == 0, done.stdout
         yield served
     finally:
@@ -281,4 +293,4 @@ def _deployments() -> str:
 
 def _git(folder: Path, *arguments: str) -> None:
     identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, timeout=60)
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, timeout=PATIENCE)

@@ -10,6 +10,7 @@ from flows.child import run_child
 from flows.executors import _failure
 from pipeline.graph import Stage
 from pipeline.priority import AUTOGROUP
+from tests.waiting import PATIENCE
 
 MANY = 20_000  # lines: more than a pipe holds
 
@@ -18,7 +19,7 @@ def run(log):
     lines = []
     command = [sys.executable, "-c", f"for n in range({MANY}): print('line', n)"]
     ended = run_child(command, dict(os.environ), log, lines.append, lambda: None, threading.Event(),
-                      limit_seconds=60)  # fmt: skip
+                      limit_seconds=PATIENCE)  # fmt: skip
     return ended, lines
 
 
@@ -44,7 +45,7 @@ def test_dvc_that_finds_the_disk_full_is_one_sentence(tmp_path):
         "print('ERROR: unexpected error - [Errno 28] No space left on device'); exit(255)",
     ]
     ended = run_child(command, dict(os.environ), tmp_path / "log.txt", lambda line: None, lambda: None,
-                      threading.Event(), limit_seconds=60)  # fmt: skip
+                      threading.Event(), limit_seconds=PATIENCE)  # fmt: skip
     failed = _failure(Stage("sft", "m", (), (), (), ""), ended, tmp_path / "log.txt")
     assert str(failed).startswith("sft: the disk is full: free some space") and not failed.killed
 
@@ -52,7 +53,7 @@ def test_dvc_that_finds_the_disk_full_is_one_sentence(tmp_path):
 def lines_at_niceness_7(tmp_path, code):
     lines = []
     run_child([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", lines.append,
-              lambda: None, threading.Event(), niceness=7, limit_seconds=60)  # fmt: skip
+              lambda: None, threading.Event(), niceness=7, limit_seconds=PATIENCE)  # fmt: skip
     return lines
 
 

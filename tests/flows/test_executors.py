@@ -6,15 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from flows.executors import niceness
+from flows.executors import BUSY, niceness
 from pipeline.graph import load_graph
 from pipeline.recipe.load import recipe_names
+from tests.waiting import PATIENCE, wait_until
 
 
 def values(folder: Path, stage: str, recipe: str = "tiny"):
@@ -30,14 +30,6 @@ def start(folder: Path, environment: dict, *arguments: str) -> subprocess.Popen:
         [sys.executable, "-m", "flows.cli", "run", *arguments], cwd=folder, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-
-
-def wait_for(condition, seconds: float = 120.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-    return found
 
 
 def steps_done(folder: Path) -> int:
@@ -119,7 +111,7 @@ def dvc(finished, environment):
         path = f"{Path(sys.executable).parent}:{environment['PATH']}"
         done = subprocess.run(
             [sys.executable, "-m", "dvc", *arguments], cwd=finished, env={**environment, "PATH": path},
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -164,40 +156,44 @@ def test_a_fault_of_the_code_is_shown_by_its_exception(bare, glm5):
 
 
 @pytest.fixture
-def start_sft(finished, environment, slow_steps):
-    """``start_sft(3)``: stage ``sft`` of another learning rate, after it has done 3 of its 30 steps."""
+def start_sft(finished, environment, hold):
+    """``start_sft(3)``: stage ``sft`` of another learning rate, held after 3 of its 30 steps."""
 
     def begin(steps: int) -> subprocess.Popen:
-        slow_steps(finished, 0.5)
+        hold(finished, steps)
         run = start(finished, environment, "sft", "--set", "optimizer.muon_lr=0.125")
-        wait_for(lambda: steps <= steps_done(finished) < 30)  # 30: what an earlier run left
+
+        def reached() -> bool:
+            assert run.poll() is None, run.communicate()[0]
+            return steps_done(finished) == steps  # an earlier run left 30
+
+        wait_until(reached, f"step {steps}")
         return run
 
     return begin
 
 
-def test_kill_9_of_a_training_stage_then_the_same_result(finished, glm5, start_sft, slow_steps):
+def test_kill_9_of_a_training_stage_then_the_same_result(finished, glm5, start_sft, hold):
     run = start_sft(5)
     for process in children_of("mini.sft", finished):
         os.kill(process, signal.SIGKILL)
-    output = run.communicate(timeout=120)[0]
+    output = run.communicate(timeout=PATIENCE)[0]
     assert run.returncode == 1 and "killed" in output, output
-    reached = steps_done(finished)
-    assert reached < 30
-    slow_steps(finished, 0)
+    assert steps_done(finished) == 5
+    hold(finished, None)
     assert glm5(finished, "run", "sft").returncode == 0
-    assert record(finished, "sft")["facts"]["resumed"] == reached
+    assert record(finished, "sft")["facts"]["resumed"] == 5
     assert values(finished, "sft") == [step * 0.125 for step in range(30)]
 
 
-def test_kill_9_of_the_runner_ends_its_stages_and_the_next_run_goes_on(finished, glm5, start_sft, slow_steps):
+def test_kill_9_of_the_runner_ends_its_stages_and_the_next_run_goes_on(finished, glm5, start_sft, hold):
     run = start_sft(3)
     run.kill()
-    run.wait(120)
-    wait_for(lambda: not children_of("mini.sft", finished))
+    run.wait(PATIENCE)
+    wait_until(lambda: not children_of("mini.sft", finished), "the end of the stage")
     reached = steps_done(finished)
-    assert 3 <= reached < 30
-    slow_steps(finished, 0)
+    assert 3 <= reached <= 4  # what it did on SIGTERM is kept
+    hold(finished, None)
     assert glm5(finished, "run", "sft").returncode == 0
     assert record(finished, "sft")["facts"]["resumed"] == reached
 
@@ -205,16 +201,21 @@ def test_kill_9_of_the_runner_ends_its_stages_and_the_next_run_goes_on(finished,
 def test_ctrl_c_ends_the_stages_after_they_saved(finished, start_sft):
     run = start_sft(3)
     run.send_signal(signal.SIGINT)
-    output = run.communicate(timeout=120)[0]
+    output = run.communicate(timeout=PATIENCE)[0]
     assert run.returncode == 130 and "what was finished is kept" in output
     assert not children_of("mini.sft", finished)
+    assert 3 <= steps_done(finished) <= 4
 
 
-def test_a_second_run_waits_for_the_first(finished, glm5, start_sft):
+def test_a_second_run_waits_for_the_first(finished, environment, start_sft, hold):
     first = start_sft(2)
-    second = glm5(finished, "run", "sft")
-    assert first.wait(120) == 0
-    assert second.returncode == 0 and "1 were up to date" in second.stdout
+    second = start(finished, environment, "sft")
+    log = finished / "runs/tiny/sft/log.txt"
+    wait_until(lambda: any(words in log.read_text() for words in BUSY), "the second at the first's files")
+    hold(finished, None)
+    assert first.wait(PATIENCE) == 0
+    output = second.communicate(timeout=PATIENCE)[0]
+    assert second.returncode == 0 and "1 were up to date" in output, output
     assert record(finished, "sft")["facts"]["resumed"] == 0
 
 
@@ -247,7 +248,7 @@ def test_wrong_names_and_values_are_one_sentence(repository, glm5):
         done = glm5(repository, *arguments)
         assert done.returncode == 1
         assert sentence in done.stdout and done.stdout.count("\n") == 1, done.stdout
-    assert subprocess.run(["git", "diff", "--quiet"], cwd=repository, timeout=60).returncode == 0
+    assert subprocess.run(["git", "diff", "--quiet"], cwd=repository, timeout=PATIENCE).returncode == 0
 
 
 def test_the_flow_s_module_needs_no_prefect(bare, environment):
@@ -256,7 +257,9 @@ def test_the_flow_s_module_needs_no_prefect(bare, environment):
         "runpy.run_module('flows.full_pipeline', run_name='__main__')"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=bare, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=bare, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "error: curate: artifacts/tiny/collect is not finished" in done.stdout
     assert "not started, since an input failed: sft" in done.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows import doctor
+from tests.waiting import PATIENCE
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,12 +24,14 @@ def clone(tmp_path):
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["make", "pipeline", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=240,
+        text=True, timeout=PATIENCE,
     )  # fmt: skip
 
 
 def test_a_half_made_environment_is_made_anew_and_a_failing_pip_is_one_sentence(clone):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", clone / ".venv"], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", clone / ".venv"], check=True, timeout=PATIENCE
+    )
     done = make(clone, f"PYTHON={sys.executable}", "PIP_ARGS=--no-index")
     assert done.returncode != 0
     assert "No matching distribution found for no-such-package-anywhere" in done.stdout  # this pip works

@@ -9,6 +9,7 @@ import pytest
 from flows.executors import Outcome, StageFailed
 from flows.schedule import run_graph
 from pipeline.graph import Stage, ancestors
+from tests.waiting import PATIENCE
 
 
 def make_graph(rng: random.Random, size: int) -> dict[str, Stage]:
@@ -56,7 +57,7 @@ def test_random_graphs_keep_order_and_share_one_accelerator(seed):
 
 def test_independent_stages_run_at_the_same_time():
     graph = {name: Stage(name, "m", (), (), (), "") for name in "abc"}
-    together = threading.Barrier(3, timeout=60)
+    together = threading.Barrier(3, timeout=PATIENCE)
 
     def run(stage: Stage) -> Outcome:
         together.wait()  # passes only when all three are here
@@ -72,7 +73,7 @@ def test_an_exception_of_the_program_stops_the_others_and_passes_on():
     def run(stage: Stage) -> Outcome:
         if stage.name == "a":
             raise ZeroDivisionError
-        assert stop.wait(60)
+        assert stop.wait(PATIENCE)
         raise StageFailed("stopped", killed=False)
 
     with pytest.raises(ZeroDivisionError):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import artifacts
+from tests.waiting import PATIENCE
 
 FIXTURES = Path(__file__).parents[1] / "model"
 sys.path += [str(FIXTURES / "chat"), str(FIXTURES / "inference/server")]
@@ -40,7 +41,7 @@ def test_chat_on_a_pipe_with_the_last_finished_checkpoint(trained, environment):
 
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "chat", "--no-thinking"], cwd=trained, input="hello\n",
-        env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, f"{CONTENT}\n"), done.stderr
 
@@ -61,7 +62,7 @@ def test_serve_passes_options_and_signals_on(trained, environment):
         arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         assert b"model.inference.server" in arguments  # the command itself, not a child of it
         os.kill(process.pid, 2)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
 
