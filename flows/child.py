@@ -22,6 +22,7 @@ from pipeline.priority import give_way
 SECONDS_TO_SAVE = 60.0  # between SIGTERM, on which a training stage saves a checkpoint, and SIGKILL
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_TICKS = 0.5
+SECONDS_TO_READ = 60.0  # what a child printed before it ended
 LINES_KEPT = 200
 _PR_SET_PDEATHSIG = 1
 
@@ -78,7 +79,7 @@ def run_child(
             end_group(child.pid)
             raise
         status = child.wait()
-        reader.join(5.0)  # a grandchild that outlives the child may hold the pipe open
+        reader.join(SECONDS_TO_READ)  # a grandchild that outlives the child may hold the pipe open
     return Exit(status, kept, ended_by)
 
 

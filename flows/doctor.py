@@ -18,7 +18,7 @@ from pipeline import artifacts
 # of packages; the largest stage together with server, worker and MLflow.
 DISK_GIB = 3
 MEMORY_GIB = 3
-SECONDS_TO_IMPORT = 120.0
+SECONDS_TO_IMPORT = 600.0
 CUDA_ADVICE = (
     'remove .venv and install the CPU build: make pipeline PIP_ARGS="--extra-index-url <PyTorch cpu index>"'
 )

@@ -1,5 +1,6 @@
 """Run the full pipeline through Prefect and show it in the terminal: what ``make pipeline`` does."""
 
+import contextlib
 import os
 import socket
 import time
@@ -19,7 +20,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelling, Crashed
 from prefect.workers.process import ProcessWorker
 
@@ -33,6 +34,8 @@ ACCELERATOR = "accelerator"  # as flows.stage names it
 ACCELERATORS = 1  # stages that train or sample at the same time on this machine
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_WITHOUT_SERVER = 20.0
+SECONDS_FOR_LATE_EVENTS = 30.0
+SERVICE_UNAVAILABLE = 503  # the server is there and another writer holds its database
 SERVER_GONE = (
     "the Prefect server does not answer any more: `make pipeline` starts it again and goes on; "
     "what was finished is kept"
@@ -95,7 +98,11 @@ def run_and_watch(parameters: dict[str, Any], view: View) -> int:
                 except httpx.TransportError:
                     if time.monotonic() - answered > SECONDS_WITHOUT_SERVER:
                         raise UserError(SERVER_GONE) from None
+                except PrefectHTTPStatusError as error:
+                    if error.response.status_code != SERVICE_UNAVAILABLE:
+                        raise
                 if run.state.is_final():
+                    _show_late_stages(client, run, seen, view, since)
                     return _conclude(run, view, time.time() - since)
                 if run.state.is_scheduled() and server.ensure_worker():
                     view.say("started the worker again")
@@ -114,6 +121,23 @@ def _show_stages(
         if task.state is not None and seen.get(task.name) != task.state.type:
             seen[task.name] = task.state.type
             _show_stage(task, view, since)
+
+
+def _show_late_stages(
+    client: SyncPrefectClient, run: FlowRun, seen: dict[str, StateType], view: View, since: float
+) -> None:
+    """The server writes task runs down from events, which may come after the end of the flow run."""
+    deadline = time.monotonic() + SECONDS_FOR_LATE_EVENTS
+    with contextlib.suppress(httpx.HTTPError):  # they are shown, nothing depends on them
+        while not _all_told(run, set(seen.values())) and time.monotonic() < deadline:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            _show_stages(client, run, seen, view, since)
+
+
+def _all_told(run: FlowRun, states: set[StateType]) -> bool:
+    if run.state.is_failed() and not states & {StateType.FAILED, StateType.CRASHED}:
+        return False
+    return run.state.is_crashed() or StateType.RUNNING not in states
 
 
 def _show_stage(task: TaskRun, view: View, since: float) -> None:

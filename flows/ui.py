@@ -40,8 +40,8 @@ class ProgressArtifact:
             self._show(min(share, 100.0), describe(state))
 
     def finish(self) -> None:
-        if self._id is not None:
-            self._show(100.0, "done")
+        """Show that the stage is done, also one that was too quick to be seen before."""
+        self._show(100.0, "done")
 
     def _show(self, percent: float, description: str) -> None:
         # A server that is away for a moment must not end a stage that trains.
