@@ -42,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-prompt-tokens", type=int, help="default: what the model's context holds")
     parser.add_argument("--max-tokens", type=int, help="sampled for one sequence; default: what fits")
     parser.add_argument("--max-sequences", type=int, default=limits.sequences, help="waiting and running")
+    parser.add_argument("--receive-seconds", type=float, default=limits.receive_seconds,
+                        help="for a request to arrive")  # fmt: skip
     parser.add_argument("--stall-seconds", type=float, default=limits.stall_seconds,
                         help="until a client that does not read is dropped")  # fmt: skip
     parser.add_argument("--drain-seconds", type=float, default=limits.drain_seconds,
@@ -66,6 +68,7 @@ def _serve(options: argparse.Namespace) -> int:
         prompt_tokens=options.max_prompt_tokens,
         max_tokens=options.max_tokens,
         sequences=options.max_sequences,
+        receive_seconds=options.receive_seconds,
         stall_seconds=options.stall_seconds,
         drain_seconds=options.drain_seconds,
     )

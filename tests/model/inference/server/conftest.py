@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from model.chat.tokenizer import Tokenizer
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[4]
 sys.path.append(str(ROOT / "tests/model/chat"))
@@ -21,7 +23,8 @@ sys.path.append(str(ROOT / "tests/model/chat"))
 from reciting_model import make_checkpoint  # noqa: E402
 from small_tokenizer import train_tokenizer  # noqa: E402
 
-SECONDS_TO_START = 120
+PORT_IS_TAKEN = "address already in use"
+STARTS = 60  # a second apart, where the port is taken
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Served:
 
     def metric(self, name: str) -> float:
         """A figure of /metrics; 0 where it was not counted yet."""
-        page = httpx.get(f"{self.url}/metrics", timeout=60).text
+        page = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text
         found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
@@ -60,12 +63,15 @@ def tokenizer(folders) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def start_server(folders) -> Iterator[Start]:
-    """``start_server("--port", "0", ...)``: a server that is ended with the tests."""
+    """``start_server("--port", "0", ...)``: a server that is ended with the tests.
+
+    It serves the checkpoints of ``folders`` or those given. A port that is taken is asked for again: a server
+    that was killed, or a connection of another program, may hold it for a moment.
+    """
     running: list[subprocess.Popen] = []
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-    def start(*options: str, **variables: str) -> Served:
-        names = [f"{name}={folder}" for name, folder in folders.items()]
+    def start_once(names: list[str], options: tuple[str, ...], variables: dict[str, str]) -> Served | None:
         process = subprocess.Popen(
             [sys.executable, "-m", "model.inference.server", *names, "--port", "0", *options],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -73,6 +79,14 @@ def start_server(folders) -> Iterator[Start]:
         )  # fmt: skip
         running.append(process)
         return _wait_for(process)
+
+    def start(*options: str, checkpoints: dict[str, Path] = folders, **variables: str) -> Served:
+        names = [f"{name}={folder}" for name, folder in checkpoints.items()]
+        for _ in range(STARTS):
+            if (served := start_once(names, options, variables)) is not None:
+                return served
+            time.sleep(1)
+        raise AssertionError(f"the port of {options} stayed taken")
 
     yield start
     for process in running:
@@ -86,7 +100,8 @@ def served(start_server) -> Served:
     return start_server()
 
 
-def _wait_for(process: subprocess.Popen) -> Served:
+def _wait_for(process: subprocess.Popen) -> Served | None:
+    """The server once it is there; None where its port is taken."""
     lines: list[str] = []
     there = threading.Event()
 
@@ -98,7 +113,9 @@ def _wait_for(process: subprocess.Popen) -> Served:
         there.set()
 
     threading.Thread(target=read, daemon=True).start()
-    assert there.wait(SECONDS_TO_START), "the server did not start in time"
+    assert there.wait(PATIENCE), "the server did not start in time"
     found = re.search(r"chat page: (http://\S+?)/ ", "\n".join(lines))
+    if not found and any(PORT_IS_TAKEN in line for line in lines):
+        return None
     assert found, f"the server ended: {lines}"
     return Served(found[1], process, lines)

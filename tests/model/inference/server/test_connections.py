@@ -10,10 +10,11 @@ import uvicorn
 
 from model.inference.server.connections import guarded_protocol
 from model.inference.server.limits import Limits
+from tests.waiting import PATIENCE
 
 SECONDS = 1.5  # a request has to arrive in
 SLOW_WORK = 2.5
-PATIENCE = 60.0  # of these tests: a busy machine is late
+ATTEMPTS = 20  # of what a client has to send in time: a busy machine may be late
 
 
 async def app(scope, receive, send):
@@ -48,9 +49,10 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
 
 
-def assert_dropped(connection: socket.socket, started: float) -> None:
+def assert_dropped(connection: socket.socket, part: bytes, started: float) -> None:
     """The server says nothing and closes the connection, not at once but in the end."""
     try:
+        connection.sendall(part)
         left = connection.recv(1000)
     except ConnectionError:
         left = b""
@@ -63,9 +65,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
 @pytest.mark.parametrize("part", [b"", b"POST / HT", HEAD, HEAD + b"123"])
 def test_half_a_request_is_dropped(port, part):
     started = time.monotonic()
-    connection = connect(port)
-    connection.sendall(part)
-    assert_dropped(connection, started)
+    assert_dropped(connect(port), part, started)
 
 
 def test_a_request_in_drops_is_dropped_as_well(port):
@@ -80,13 +80,23 @@ def test_a_request_in_drops_is_dropped_as_well(port):
 
 
 def test_work_may_take_longer_and_the_connection_stays(port):
-    connection = connect(port)
-    for _ in range(2):
-        connection.sendall(HEAD.replace(b"POST /", b"POST /slow") + b"12345")
-        answer = b""
-        while not answer.endswith(b"\r\n\r\n5"):
-            assert (part := connection.recv(1000)), answer
-            answer += part
-    started = time.monotonic()
-    connection.sendall(HEAD)  # half of a third one
-    assert_dropped(connection, started)
+    for _ in range(ATTEMPTS):
+        connection = connect(port)
+        try:
+            for _ in range(2):
+                answer_of_slow_work(connection)
+        except ConnectionError:  # this test itself was too late
+            continue
+        started = time.monotonic()
+        assert_dropped(connection, HEAD, started)  # half of a third one
+        return
+    pytest.fail(f"{ATTEMPTS} connections did not stay")
+
+
+def answer_of_slow_work(connection: socket.socket) -> None:
+    connection.sendall(HEAD.replace(b"POST /", b"POST /slow") + b"12345")
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n5"):
+        if not (part := connection.recv(1000)):
+            raise ConnectionError(answer)
+        answer += part

@@ -13,6 +13,7 @@ from model.inference.request import SamplingParams
 from model.inference.server.app import make_app
 from model.inference.server.checkpoints import Loaded
 from model.inference.server.limits import Limits
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is what is tested
@@ -39,4 +40,4 @@ def test_health_is_unavailable_once_the_engine_has_stopped(folders, monkeypatch)
                 answer = await client.post("/v1/completions", json={"prompt": "a"})
                 assert answer.status_code == 503
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))

@@ -7,6 +7,7 @@ import pytest
 from model.chat.renderer import render
 from model.hub import load_folder
 from model.inference.generate import score
+from tests.waiting import PATIENCE
 
 from reciting_model import ARGUMENT, CONTENT, REASONING, TOOL, TOOLS, VALUE_TEXT  # isort: skip
 
@@ -16,7 +17,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(scope="module")
 def client(served):
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
 
 
 def deltas_of(stream):

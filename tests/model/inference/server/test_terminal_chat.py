@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from reciting_model import ARGUMENT, CONTENT, REASONING, TOOL, VALUE_TEXT, make_checkpoint  # isort: skip
+from tests.waiting import PATIENCE
+
+from reciting_model import (  # isort: skip
+    ARGUMENT, CONTENT, CONTEXT, REASONING, TOOL, VALUE_TEXT, make_checkpoint,
+)  # fmt: skip
 from small_tokenizer import train_tokenizer  # isort: skip
 
 ROOT = Path(__file__).parents[4]
 PROMPT = "you> "
+SECONDS_TO_TYPE_AGAIN = 5.0
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def variables():
 def test_a_pipe_gets_answers_alone(command, variables):
     lines = ["hello", "/model caller", "find it", "at noon", "/model nobody", "/nonsense", "/history"]
     done = subprocess.run(
-        command, input="\n".join(lines), env=variables, capture_output=True, text=True, timeout=120
+        command, input="\n".join(lines), env=variables, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     call = f'{TOOL}({ARGUMENT}="{VALUE_TEXT}")'
@@ -47,7 +52,7 @@ def test_commands(command, variables):
     looks = ["/model", "/history", "/new", "/history", "/help", "/quit", "unread"]
     lines = ["/thinking off", "hello", "/tools calc", *mistakes, *looks]
     done = subprocess.run(
-        command, input="\n".join(lines), env=variables, capture_output=True, text=True, timeout=120
+        command, input="\n".join(lines), env=variables, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     out = done.stdout
@@ -59,7 +64,7 @@ def test_commands(command, variables):
 def test_a_folder_that_is_no_checkpoint(variables, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "model.inference.terminal", f"x={tmp_path}"], env=variables,
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
@@ -75,12 +80,15 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
 
-    def read_until(self, pattern: str, seconds: float = 60) -> str:
-        seen, deadline = b"", time.monotonic() + seconds
+    def read_until(self, pattern: str, again: str = "") -> str:
+        """What comes until ``pattern`` does; a person types ``again`` where nothing does for a while."""
+        seen, deadline = b"", time.monotonic() + PATIENCE
         while not re.search(pattern, seen.decode(errors="replace")):
             assert time.monotonic() < deadline, seen
-            if select.select([self._fd], [], [], 0.2)[0]:
+            if select.select([self._fd], [], [], SECONDS_TO_TYPE_AGAIN)[0]:
                 seen += os.read(self._fd, 4096)
+            else:
+                self.type(again)
         return seen.decode(errors="replace")
 
     def ended(self) -> int:
@@ -89,7 +97,7 @@ class Terminal:
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(command, variables, tmp_path):
     train_tokenizer(tmp_path, tags_are_special=False)
-    make_checkpoint(tmp_path, "babbler")
+    make_checkpoint(tmp_path, "babbler", max_positions=16 * CONTEXT)  # an answer of a minute and more
     *program, first, last = command  # the last one is loaded first
     terminal = Terminal([*program, first, f"babbler={tmp_path}", last], variables)
     assert "/help" in terminal.read_until(PROMPT)
@@ -105,9 +113,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(command, variables, tmp_pat
     terminal.read_until("stopped\r\n" + PROMPT)
     terminal.type("half a line")
     terminal.read_until("half a line")
-    time.sleep(0.5)  # a person's; readline misses an interrupt in the instant before it waits for keys
     terminal.type("\x03")
-    terminal.read_until(PROMPT)
+    terminal.read_until(PROMPT, again="\x03")  # readline misses one in the instant before it waits for keys
     terminal.type("/model speaker\n")
     terminal.read_until("now speaker\r\n" + PROMPT)
     terminal.type("hello\n")

@@ -3,28 +3,25 @@
 import json
 import shutil
 import threading
-import time
 
 import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.waiting import PATIENCE, wait_until
+
 MANY = 1200  # tokens: enough to be interrupted, and within the context
 
 
-def settled(received: list) -> int:
-    """How many have come when none has come for a second: what was on its way is there then."""
-    before = -1
-    while len(received) > before:
-        before = len(received)
-        time.sleep(1.0)
-    return before
+@pytest.fixture
+def served(start_server):
+    """A server of this test's own."""
+    return start_server()
 
 
 @pytest.fixture
-def http(start_server):
-    served = start_server()
-    with httpx.Client(base_url=served.url, timeout=120) as client:
+def http(served):
+    with httpx.Client(base_url=served.url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -39,7 +36,7 @@ def other_weights(folders, tmp_path):
     return folder
 
 
-def test_an_answer_goes_on_with_new_weights(http, other_weights):
+def test_an_answer_goes_on_with_new_weights(served, http, other_weights):
     body = {"prompt": "hello", "max_tokens": MANY, "temperature": 0, "stream": True}
     versions: list[int] = []
     ids: list[int] = []
@@ -54,15 +51,14 @@ def test_an_answer_goes_on_with_new_weights(http, other_weights):
 
     reader = threading.Thread(target=read)
     reader.start()
-    while len(versions) < 20:
-        time.sleep(0.005)
+    wait_until(lambda: len(versions) >= 20, "the first tokens", pause=0.005)
     assert http.post("/pause").json() == {"paused": True, "version": 0}
-    paused_at = settled(versions)
+    paused_at = int(served.metric("glm5_engine_sampled_tokens"))  # some may still be on their way
     assert paused_at < MANY
     loaded = http.post("/load_weights", json={"folder": str(other_weights), "version": 7})
     assert loaded.status_code == 200 and loaded.json()["version"] == 7
     assert http.post("/resume").json() == {"paused": False, "version": 7}
-    reader.join(240)
+    reader.join(PATIENCE)
     assert versions == [0] * paused_at + [7] * (MANY - paused_at)
 
     # The new weights speak: the same start, then another token after each.
@@ -98,13 +94,16 @@ def test_another_checkpoint_waits_for_running_answers(http):
             "messages": [{"role": "user", "content": "hello"}],
             "temperature": 0,
         }
-        answers[number] = httpx.post(f"{http.base_url}/v1/chat/completions", json=body, timeout=120).json()
+        answers[number] = httpx.post(
+            f"{http.base_url}/v1/chat/completions", json=body, timeout=PATIENCE
+        ).json()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert answers.keys() == set(range(8))
     for number, answer in answers.items():
         assert answer["model"] == ("speaker", "caller")[number % 2]
         assert bool(answer["choices"][0]["message"].get("tool_calls")) == (number % 2 == 1), answer
