@@ -1,6 +1,7 @@
 """Streams over the background thread: order, cancelling, pausing, new weights, failures, closing."""
 
 import asyncio
+import threading
 
 import pytest
 from plain_forward import check_completion
@@ -8,15 +9,16 @@ from plain_forward import check_completion
 from model.inference.async_engine import AsyncEngine
 from model.inference.engine import Engine
 from model.inference.request import QueueFull, SamplingParams
+from tests.waiting import PATIENCE
 
 
 def run(job, engine: Engine):
     async def main():
         runner = AsyncEngine(engine)
         try:
-            return await asyncio.wait_for(job(runner), 120)
+            return await asyncio.wait_for(job(runner), PATIENCE)
         finally:
-            await asyncio.wait_for(runner.close(), 120)
+            await asyncio.wait_for(runner.close(), PATIENCE)
 
     return asyncio.run(main())
 
@@ -40,13 +42,33 @@ def test_streams_carry_every_token_in_order(tiny_model):
         check_completion({0: model}, [1, 2, n], params[n], completion, 1e-5)
 
 
-def test_readers_that_leave_cancel_their_requests(tiny_model):
+@pytest.fixture
+def passes(monkeypatch):
+    """``passes(engine)``: a semaphore without which the engine makes no pass."""
+
+    def limit(engine: Engine) -> threading.Semaphore:
+        allowed, step = threading.Semaphore(0), engine.step
+
+        def wait_and_step():
+            assert allowed.acquire(timeout=PATIENCE)
+            return step()
+
+        monkeypatch.setattr(engine, "step", wait_and_step)
+        return allowed
+
+    return limit
+
+
+def test_readers_that_leave_cancel_their_requests(tiny_model, passes):
     engine = Engine(tiny_model(1), page_size=4, max_waiting=3)
+    allowed = passes(engine)
+    allowed.release(50)  # not enough for 110 tokens: both are under way when their readers leave
 
     async def job(runner):
         closed, left = (runner.submit([1, 2, n], SamplingParams(110)) for n in range(2))
         await anext(closed)
         closed.close()
+        allowed.release()  # of the pass that begins with ending it
         assert (await closed.done()).finish == "cancelled"
 
         began = asyncio.Event()
@@ -58,6 +80,8 @@ def test_readers_that_leave_cancel_their_requests(tiny_model):
         reader = asyncio.create_task(read())
         await began.wait()
         reader.cancel()
+        await asyncio.wait([reader])
+        allowed.release(10_000)
         completion = await left.done()
         assert completion.finish == "cancelled" and len(completion.ids) < 110
         with pytest.raises(ValueError, match="holds no token"):
@@ -76,17 +100,22 @@ def test_readers_that_leave_cancel_their_requests(tiny_model):
     assert stats["running"] == stats["prefix_pages"] - stats["prefix_pages_unused"] == 0
 
 
-def test_weights_change_between_two_tokens(tiny_model):
+def test_weights_change_between_two_tokens(tiny_model, passes):
     model, old = tiny_model(2), tiny_model(2)
     new = {name: value.roll(1, 0) if name == "head.weight" else value.clone()
            for name, value in model.state_dict().items()}  # fmt: skip
     params = SamplingParams(60, seed=4)
+    engine = Engine(model)
+    allowed = passes(engine)
 
     async def job(runner):
         stream = runner.submit([1, 2, 3], params)
+        allowed.release(10)
         for _ in range(5):
             await anext(stream)
+        allowed.release()  # of a pass that has begun
         await runner.pause()
+        allowed.release(10_000)
         held = runner.stats()["sampled_tokens"]
         with pytest.raises(ValueError, match="checksum"):
             await runner.load_weights(new, 6, "0")
@@ -97,7 +126,8 @@ def test_weights_change_between_two_tokens(tiny_model):
         runner.resume()
         return held, await stream.done()
 
-    held, completion = run(job, Engine(model))
+    held, completion = run(job, engine)
+    assert 5 <= held < 60
     assert [token.version for token in completion.tokens] == [0] * held + [6] * (60 - held)
     check_completion({0: old, 6: model}, [1, 2, 3], params, completion, 1e-5)
 
