@@ -11,7 +11,7 @@ from tests.data_pipelines.conftest import document
 def test_what_is_written_is_read_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "ROW_GROUP_CHARACTERS", 5_000)
     monkeypatch.setattr(documents, "FILE_CHARACTERS", 20_000)
-    rng = random.Random()
+    rng = random.Random(1)
     made = [document("".join(rng.choices("ab ü\n🙂", k=rng.randint(1, 3_000))), str(n)) for n in range(60)]
     with DocumentWriter(tmp_path) as writer:
         for one in made:
@@ -37,7 +37,7 @@ def test_a_file_cut_short_is_named(tmp_path):
 
 
 def test_a_damaged_page_is_named(tmp_path):
-    rng = random.Random()
+    rng = random.Random(2)
     with DocumentWriter(tmp_path) as writer:
         writer.add(document("".join(rng.choices("abcdefgh", k=50_000))))
     file = tmp_path / "00000.parquet"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 COMMAND = """
 import sys
@@ -24,8 +26,8 @@ run_command(main)
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=120,
-        **options,
+        [sys.executable, "-c", COMMAND, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        timeout=PATIENCE, **options,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def _plain_best_fit(sizes: list[int], length: int) -> list[int]:
 
 
 def test_packing_is_best_fit_and_loses_nothing():
-    rng = random.Random()
+    rng = random.Random("packing")
     for _ in range(50):
         length = rng.randint(8, 64)
         sizes = [rng.randint(1, length) for _ in range(rng.randint(0, 80))]

@@ -2,13 +2,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 
 from pipeline.errors import UserError
 from tasks.training import checkpoint
+from tests.waiting import wait_until
 
 CPU = torch.device("cpu")
 
@@ -65,10 +65,10 @@ def test_a_kill_while_saving_leaves_a_whole_checkpoint(tmp_path):
         "    checkpoint.save(Path(sys.argv[1]), step, state, 2)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
-    deadline = time.time() + 120
-    while len(list((tmp_path / "steps").glob("0*"))) < 2 and time.time() < deadline:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    try:
+        wait_until(lambda: len(list((tmp_path / "steps").glob("0*"))) >= 2, "two checkpoints", pause=0.02)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
     loaded = checkpoint.load_latest(tmp_path, CPU)
     assert torch.equal(loaded["model"]["w"], torch.full((500_000,), float(loaded["step"])))

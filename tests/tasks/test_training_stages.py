@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib import import_module
 
 import pytest
@@ -18,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.stage import execute
 from tasks.training.schedule import schedule_factor
 from tests.tasks.conftest import change
+from tests.waiting import PATIENCE, wait_until
 
 
 def run(stage: str, recipe) -> None:
@@ -37,15 +37,6 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def wait_for_step(folder, step: int) -> None:
-    deadline = time.time() + 120
-    while time.time() < deadline:
-        if any(int(path.name) >= step for path in (folder / "steps").glob("[0-9]*")):
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no checkpoint of step {step} in {folder}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_ends_with_the_same_bits(workspace, blow, capsys):
@@ -57,9 +48,10 @@ def test_a_killed_run_ends_with_the_same_bits(workspace, blow, capsys):
     scratch = artifacts.run_dir("mini", "pretrain")
     command = [sys.executable, "-m", "tasks.pretrain", "--recipe", str(workspace), "--force"]
     forced = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    wait_for_step(scratch, 10)
+    steps = scratch / "steps"
+    wait_until(lambda: any(int(path.name) >= 10 for path in steps.glob("[0-9]*")), "step 10", pause=0.01)
     forced.send_signal(blow)
-    assert forced.wait(timeout=120) != 0
+    assert forced.wait(timeout=PATIENCE) != 0
     assert same(weights("pretrain"), straight), "the finished artifact must survive the kill of its successor"
 
     (artifacts.artifact_dir("mini", "pretrain") / "record.json").unlink()
