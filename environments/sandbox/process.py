@@ -37,12 +37,13 @@ _slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] 
 
 
 async def run_python(
-    program: str, text: str, cpu_seconds: int = 2, seconds: float = 10.0, memory_mb: int = 256
+    program: str, text: str, cpu_seconds: int = 2, seconds: float = 60.0, memory_mb: int = 256
 ) -> Outcome:
     """Run a Python program with ``text`` on its standard input.
 
-    ``cpu_seconds`` bounds its own work, ``seconds`` the time that passes. Only as many programs as there
-    are cores run at once, so the clock does not run while others hold the machine. Raises
+    ``cpu_seconds`` bounds its own work. ``seconds`` bounds the time that passes, for programs that sleep: the
+    20 ms of work of an honest one last seconds where a data stage yields its cores to training. Only as
+    many programs as there are cores run at once, so the clock does not run while others of them do. Raises
     ``SandboxError`` when none can be started.
     """
     slots = _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(os.cpu_count() or 1))

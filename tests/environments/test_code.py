@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 
 import pytest
 
@@ -12,11 +11,11 @@ from environments.code import Code, read_code
 from environments.interface import play
 from environments.sandbox import process
 from environments.sandbox.process import run_python
+from tests.waiting import PATIENCE, wait_until
 
 CODE = Code()
 TASK = CODE.make_task("expression", 5)
-SLEEP = f"90.{os.getpid()}"  # seconds, a number of this process's own
-NO_WAITING = 30.0  # seconds: far above what a busy machine takes, far below what the snippets would sleep
+SLEEP = f"{10 * PATIENCE:.0f}.{os.getpid()}"  # seconds, a number of this process's own
 
 
 def judge(code, task=TASK):
@@ -47,7 +46,7 @@ def test_fence():
         ("import sys; sys.exit(0)", "a test fails"),
         ("import os; os._exit(0)", "a test fails"),
         ("print([1, 2, 3]); import os; os._exit(0)", "a test fails"),
-        ("def f(x):\n while True: pass", ("failed", "runs too long")),  # 2 s of work may take 10 s of time
+        ("def f(x):\n while True: pass", ("failed", "runs too long")),  # 2 s of work may take long
         ("def f(x): return f(x)", "failed"),
         ("def f(x): return [0] * 10**9", "failed"),
         ("import os\nfor _ in range(9): os.kill(os.getpid(), 11)", "failed"),
@@ -64,11 +63,9 @@ def test_fence():
     ],
 )
 def test_wrong_and_hostile_snippets_score_zero(code, reason):
-    started = time.monotonic()
     verdict = judge(code)
     reasons = (reason,) if isinstance(reason, str) else reason
     assert verdict.reward == 0.0 and any(part in verdict.reason for part in reasons), verdict
-    assert time.monotonic() - started < 10 + NO_WAITING
 
 
 def test_expected_values_never_enter_the_child(monkeypatch):
@@ -89,13 +86,10 @@ def test_a_sleeping_snippet_is_stopped_with_its_children():
     program = f"import os, time\nif os.fork() == 0:\n    {sleep}\n{sleep}"
     if os.geteuid():
         program = f"import time\n{sleep}"
-    started = time.monotonic()
-    outcome = asyncio.run(run_python(program, "", seconds=0.5))
+    outcome = asyncio.run(asyncio.wait_for(run_python(program, "", seconds=0.5), PATIENCE))
     assert outcome.timed_out and outcome.returncode == -9
-    while _alive_with(sleep):  # the kernel ends a killed grandchild when it comes to it
-        assert time.monotonic() - started < NO_WAITING
-        time.sleep(0.05)
-    assert time.monotonic() - started < NO_WAITING
+    # The kernel ends a killed grandchild when it comes to it.
+    wait_until(lambda: not _alive_with(sleep), "the end of the grandchild")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +99,7 @@ def test_a_flood_of_output_is_cut_and_its_writer_ended(program):
     """Repeated: a paused reader once left the wait for the process without an end, one time in three."""
 
     async def flood():
-        return [await asyncio.wait_for(run_python(program, "x" * 10**6), NO_WAITING) for _ in range(10)]
+        return [await asyncio.wait_for(run_python(program, "x" * 10**6), PATIENCE) for _ in range(10)]
 
     for outcome in asyncio.run(flood()):
         assert len(outcome.output) == process.MAX_OUTPUT_BYTES and not outcome.timed_out
@@ -114,11 +108,10 @@ def test_a_flood_of_output_is_cut_and_its_writer_ended(program):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may fork inside the limits")
 def test_an_inherited_pipe_in_a_session_of_its_own_does_not_hold_us():
     program = f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep({SLEEP})\n"
-    started = time.monotonic()
-    outcome = asyncio.run(run_python(program, "", seconds=0.5))
+    outcome = asyncio.run(asyncio.wait_for(run_python(program, "", seconds=0.5), PATIENCE))
     for left in _alive_with(SLEEP):  # it is out of the sandbox's reach
         os.kill(int(left), signal.SIGKILL)
-    assert outcome.timed_out and time.monotonic() - started < NO_WAITING
+    assert outcome.timed_out
 
 
 def _alive_with(text):
