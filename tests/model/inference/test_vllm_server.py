@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -25,6 +24,7 @@ from model.inference.request import SamplingParams
 from model.inference.vllm.client import StaleWeights, VllmClient
 from model.inference.vllm.process import PYTHON, ROOT, serving
 from model.inference.weights import checksum
+from tests.waiting import PATIENCE, wait_until
 
 sys.path.append(str(Path(__file__).parent / "server"))
 sys.path.append(str(Path(__file__).parents[1] / "chat"))
@@ -36,7 +36,7 @@ ENVIRONMENT = Path(os.environ.get("GLM5_VLLM_PYTHON", PYTHON))
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(4 * PATIENCE),
     pytest.mark.skipif(not ENVIRONMENT.exists(), reason="no environment with vLLM: `make vllm`"),
 ]
 CONTEXT = 512  # index_top_k: sparse attention selects every key up to there
@@ -76,6 +76,12 @@ def models(folders, make_model):
 def rows(count: int, longest: int, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, 400, rng.integers(1, longest)).tolist() for _ in range(count)]
+
+
+def sampled_tokens(client: VllmClient) -> float:
+    """How many tokens the server has sampled since it started."""
+    lines = httpx.get(f"{client.url}/metrics", timeout=PATIENCE).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
 
 
 def test_greedy_tokens_and_log_probs_are_our_engines(client, models):
@@ -138,8 +144,9 @@ def test_running_requests_go_on_with_the_new_weights(client, models):
     prompts, done = rows(4, 30, seed=3), []
     params = SamplingParams(max_new_tokens=400, seed=11)
     running = threading.Thread(target=lambda: done.extend(client.generate(prompts, params)))
+    before = sampled_tokens(client)
     running.start()
-    time.sleep(1)
+    wait_until(lambda: sampled_tokens(client) > before, "the first tokens")
     client.load_weights(other_folder, 21)
     running.join()
     both = {20: model, 21: other}
@@ -166,7 +173,7 @@ def test_while_paused_nothing_is_sampled(client, models):
     waiting.join(2)
     assert waiting.is_alive() and done == []
     client.resume()
-    waiting.join(60)
+    waiting.join(PATIENCE)
     assert [token.version for token in done[0].tokens] == [31, 31]
 
 
@@ -223,7 +230,7 @@ def test_a_folder_that_it_cannot_serve_is_one_sentence(tmp_path, make_model, fol
     save_folder(make_model(reciting_config(Tokenizer.load(folders["speaker"])), indexer=True), tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "model.inference.vllm", f"x={tmp_path}", "--python", str(ENVIRONMENT)],
-        capture_output=True, text=True, cwd=ROOT, timeout=300,
+        capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: vLLM's CPU attention is built for a latent of 512")
