@@ -13,7 +13,7 @@ from model.attention.cache import PagedCache
 from model.attention.mla import AttentionOptions
 from model.inference.decode import Decoded, Decoder
 from model.inference.request import Event, Token
-from model.inference.sampler import Draw, best, choose, log_probabilities
+from model.inference.sampler import best, choose, log_probabilities
 from model.inference.scheduler import Reading
 from model.inference.speculative import Drafter
 from model.transformer import Transformer
@@ -60,7 +60,7 @@ class Outcome:
     def of_decoding(cls, decoder: Decoder, readings: list[Reading], version: int, tokenizer) -> Self:
         """The same for a pass that ``decoder`` takes."""
         decoded, outcome = decoder.read(readings), cls()
-        tokens = _draw_all(decoded, [reading.sequence.draw() for reading in readings], version)
+        tokens = _draw_all(decoded, readings, version)
         for reading, token in zip(readings, tokens, strict=True):
             event = Event(reading.sequence.id)
             _continue(reading, [token], event, tokenizer, outcome.counts)
@@ -68,11 +68,12 @@ class Outcome:
         return outcome
 
 
-def _draw_all(decoded: Decoded, draws: list[Draw], version: int) -> list[Token]:
-    """A token for each row; the most probable ones are known already."""
-    if any(draw.params.temperature > 0 or draw.params.top_logprobs for draw in draws):
-        token_R = choose(decoded.logits_RV, draws)
-        return _tokens(decoded.logprob_RV, token_R, [draw.params.top_logprobs for draw in draws], version)
+def _draw_all(decoded: Decoded, readings: list[Reading], version: int) -> list[Token]:
+    """A token for each reading; the most probable ones are known already."""
+    params = [reading.sequence.params for reading in readings]
+    if any(own.temperature > 0 or own.top_logprobs for own in params):
+        token_R = choose(decoded.logits_RV, [reading.sequence.draw() for reading in readings])
+        return _tokens(decoded.logprob_RV, token_R, [own.top_logprobs for own in params], version)
     best = zip(decoded.best, decoded.best_logprob, strict=True)
     return [Token(token, logprob, version) for token, logprob in best]
 
@@ -133,7 +134,8 @@ def _continue(
     sequence = reading.sequence
     sequence.read += reading.count
     sequence.drafts = []
-    counts["prompt_tokens"] += max(0, min(reading.count, sequence.prompt_length - reading.first))
+    if reading.first < sequence.prompt_length:
+        counts["prompt_tokens"] += min(reading.count, sequence.prompt_length - reading.first)
     if sampled:
         try:
             for token, draft in zip(sampled, [*reading.drafts, None], strict=True):

@@ -41,7 +41,7 @@ class SamplingParams:
                 raise ValueError(f"{name} cannot be {getattr(self, name)}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """A sampled token, or a prompt token when its log-probability was asked for."""
 
@@ -67,7 +67,7 @@ class Completion:
         return [token.id for token in self.tokens]
 
 
-@dataclass
+@dataclass(slots=True)
 class Event:
     """What one step did for one request."""
 

@@ -18,7 +18,7 @@ from model.inference.request import QueueFull
 from model.inference.sequence import Sequence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one sequence reads in a pass: ``count`` known tokens from ``first`` on, then its drafts."""
 
@@ -76,9 +76,10 @@ class Scheduler:
         for sequence in list(self.running):
             if not sequence.pages:
                 continue  # it gave them up for an older one, and waits again
-            count = sequence.unread if sequence.unread == 1 else min(sequence.unread, budget)
+            unread = sequence.unread
+            count = 1 if unread == 1 else min(unread, budget)
             if count and self._make_room(sequence, count):
-                budget -= count if sequence.unread > 1 else 0
+                budget -= count if unread > 1 else 0
                 readings.append(self._reading(sequence, count))
         while self.waiting and budget > 0 and len(self.running) < self._max_running:
             sequence = self.waiting[0]
