@@ -167,6 +167,46 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
         )  # fmt: skip
 
 
+def masked_attention(bench: Bench) -> Iterator[Row]:
+    """512 keys a query for the 16 heads of the anchor model: whole tiles in per-head form, gathered rows in
+    absorbed form, and cuDNN over all keys. Forward and backward, without the projections around them.
+    """
+    from model.kernels.masked_attention.triton import masked_attention as in_tiles
+    from model.kernels.sparse_mla.triton import sparse_mla as gathered
+
+    for T in (4096, 8192, 16_384):
+        q, k, v = (randn(1, T, 16, 256).requires_grad_() for _ in range(3))
+        q_wide, kv = randn(1, T, 16, 576).requires_grad_(), randn(1, T, 576).requires_grad_()
+        stop = torch.arange(1, T + 1, device=DEVICE).int().unsqueeze(0)
+        seen = torch.arange(T, device=DEVICE) < stop.unsqueeze(-1)
+        best = torch.rand(1, T, T, device=DEVICE).masked_fill_(~seen, -1.0).topk(512)
+        index = best.indices.masked_fill(best.values < 0, -1).sort(-1).values.int()
+        selected = int((index >= 0).sum())
+        grad, grad_wide = torch.randn_like(q), randn(1, T, 16, 512)
+        del seen, best
+        pairs, moved = T * (T + 1) / 2, (q.numel() * 8 + T * 512 * 4) * 2 / 1e9
+
+        def tiles(q=q, k=k, v=v, stop=stop, index=index, grad=grad):
+            out, _ = in_tiles(q, k, v, 0.0625, stop * 0, stop, index)
+            torch.autograd.grad(out, (q, k, v), grad)
+
+        def rows(fixed, q=q_wide, kv=kv, index=index, grad=grad_wide):
+            out, _ = gathered(q, kv, index, 0.0625, 512, deterministic=fixed)
+            torch.autograd.grad(out, (q, kv), grad)
+
+        def dense(q=q, k=k, v=v, grad=grad):
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.0625)
+            torch.autograd.grad(out, (q, k, v), grad.transpose(1, 2))
+
+        core, absorbed = 16 * 2 * 256 / 1e12, 16 * 2 / 1e12
+        yield bench.row(f"selection in tiles, {T} tokens causal", tiles, pairs * 7 * core, moved)
+        tflop = selected * (1088 + 2752) * absorbed
+        yield bench.row(f"the same gathered, {T}, atomics", lambda run=rows: run(False), tflop, 0.0)
+        yield bench.row(f"the same gathered, {T}, fixed order", lambda run=rows: run(True), tflop, 0.0)
+        yield bench.row(f"all keys, cuDNN, {T} tokens causal", dense, pairs * 7 * core, moved)
+
+
 def indexer_loss(bench: Bench) -> Iterator[Row]:
     from model.kernels.indexer_loss.triton import dense_indexer_loss
 
@@ -330,7 +370,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 SUITES = {f.__name__: f for f in (
-    indexer, sparse_mla, indexer_loss, attention, experts, cross_entropy, newton_schulz
+    indexer, sparse_mla, masked_attention, indexer_loss, attention, experts, cross_entropy, newton_schulz
 )}  # fmt: skip
 
 

@@ -40,8 +40,9 @@ Mode = Literal["dense", "sparse", "window", "random"]
 
 # Both latent norms keep this epsilon in the released model, whatever the other norms use.
 LATENT_NORM_EPS = 1e-6
-# Up to this many keys a CUDA device computes whole tiles of them quicker than it gathers the selected ones.
-EXPANDED_KEYS = 8192
+# Up to this many keys of a document a CUDA device computes whole tiles of them quicker than it gathers the
+# selected ones.
+EXPANDED_KEYS = 2048
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,9 @@ class MLA(nn.Module):
         """
         cuda = q_BTNH.is_cuda
         plain = index_BTK is None and view.causal
-        if cuda and not plain and (index_BTK is None or view.keys <= EXPANDED_KEYS):
+        # A packed row of twice the length holds no longer documents, as a rule.
+        few = view.keys <= (EXPANDED_KEYS if view.causal else 2 * EXPANDED_KEYS)
+        if cuda and not plain and (index_BTK is None or few):
             k_BSNH, v_BSNV = self._keys_and_values(kv_BSX)
             return masked_attention(
                 q_BTNH, k_BSNH, v_BSNV, self.scale, view.start_BT, view.stop_BT, index_BTK

@@ -17,9 +17,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 # Queries and keys of a tile, warps and pipeline stages of each kernel.
 FORWARD = (128, 64, 8, 2)
-QUERY = (64, 64, 4, 2)
+QUERY = (64, 32, 4, 3)
 KEY = (32, 128, 8, 2)
-VALUE = (64, 128, 8, 2)
+VALUE = (32, 128, 8, 2)
 
 
 def masked_attention(q_BTNH, k_BSNH, v_BSNV, scale, start_BT, stop_BT, index_BTK=None):
