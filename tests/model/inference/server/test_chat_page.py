@@ -53,6 +53,8 @@ def page(served, open_page):
 
 
 def say(page, text: str) -> None:
+    """Write a message and send it, once the answer before it has ended: until then the page takes none."""
+    expect(page.locator("#send")).to_be_visible()
     page.locator("#text").fill(text)
     page.keyboard.press("Enter")
 
@@ -145,6 +147,7 @@ def test_a_server_that_dies_and_returns(start_server, open_page):
     page = open_page(served.url)
     say(page, "hello")
     expect(page.locator(".content")).to_have_text(CONTENT)
+    expect(page.locator("#send")).to_be_visible()
     served.process.send_signal(signal.SIGKILL)
     served.process.wait()
     say(page, "again")
