@@ -78,9 +78,9 @@ def mount_disk(tmp_path):
             folder = tmp_path / "disk"
             folder.mkdir()
             command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
-            if subprocess.run(command, timeout=60).returncode:
+            if subprocess.run(command, timeout=PATIENCE).returncode:
                 pytest.skip("mounting is not allowed here")
-            mounted.callback(subprocess.run, ["umount", "-l", folder], check=True, timeout=60)
+            mounted.callback(subprocess.run, ["umount", "-l", folder], check=True, timeout=PATIENCE)
             return folder
 
         yield mount
