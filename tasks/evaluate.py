@@ -62,12 +62,12 @@ class _Scoring:
         card, checkpoint = Scorecard(), _Checkpoint(self._context.inputs[name])
         digest = checkpoint_digest(self._context.input_records[name])
         for suite in self._suites[name]:
-            self._progress(0, f"{name} {suite.name}")
+            self._progress(0, f"{name} {suite.name}")  # with several at once, the one begun last
             card.add(name, suite, self._cache, digest, lambda: suite.run(checkpoint.policy()))  # noqa: B023 - called at once
-            self._progress(1)
+            self._progress(1, f"{name} {suite.name} is done")
         return card
 
-    def _progress(self, finished: int, note: str = "") -> None:
+    def _progress(self, finished: int, note: str) -> None:
         with self._lock:
             self._done += finished
             self._context.progress.update("score", self._done, self._total, "suite", note)
