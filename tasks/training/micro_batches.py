@@ -1,17 +1,15 @@
 """Gradients of one optimizer step from its micro-batches.
 
-On a CUDA device one follows another, as CUDA graphs (``cuda_graphs.py``). On a CPU they run side by side, a
-thread each: the operations of a small model are too short to be cut among cores, and a core that other work
-holds up stops one micro-batch instead of every operation. Gradients are added in the micro-batches' order, so
-that the sum has the same bits however the threads ran.
+On a CUDA device one follows another, as CUDA graphs (``cuda_graphs.py``). On a CPU they run side by side.
+Gradients are added in the micro-batches' order, so that the sum has the same bits however the threads ran.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from tasks.side_by_side import side_by_side
 from tasks.training.batches import IGNORE, Batch
 from tasks.training.cuda_graphs import CudaGradients, first_fault
 from tasks.training.objective import Objective
@@ -58,25 +56,16 @@ class Accumulator:
                 raise NotFinite(results[fault][0].item(), batches[fault])
             yield from ({"train/loss": loss} | values for loss, values in results)
             return
-        work = [(self._objective, *pair, self._trained, step) for pair in zip(batches, weights, strict=True)]
-        for gradients, values in _all(work):
+
+        def gradients_of(weighted: tuple[Batch, float]) -> tuple[Sequence[torch.Tensor | None], Values]:
+            return _gradients(self._objective, *weighted, self._trained, step)
+
+        pieces = list(zip(batches, weights, strict=True))
+        for gradients, values in side_by_side(gradients_of, pieces, self._device):
             for parameter, gradient in zip(self._trained, gradients, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
             yield values
-
-
-def _all(work: list[tuple]) -> Iterator[tuple[Sequence[torch.Tensor | None], Values]]:
-    """The gradients of each piece of work, in order."""
-    threads = torch.get_num_threads()
-    side_by_side = min(threads, len(work))
-    if side_by_side == 1:
-        yield from (_gradients(*piece) for piece in work)
-        return
-    share = {"initializer": torch.set_num_threads, "initargs": (threads // side_by_side,)}
-    with ThreadPoolExecutor(side_by_side, **share) as pool:
-        yield from pool.map(lambda piece: _gradients(*piece), work)
-    torch.set_num_threads(threads)  # a part of the number is the process's, not the thread's
 
 
 def _gradients(
