@@ -53,7 +53,9 @@ class UnsharedTransformer(Transformer):
         initialise(self.later, config.init_std, seed + 1)
         self._loads = [0 for _ in others]
 
-    def mtp_states(self, tokens_BT, hidden_BTD, *, steps, start_BT=None, attention="dense", indexer_loss=0.0):
+    def mtp_states(
+        self, tokens_BT, hidden_BTD, *, steps, start_BT=None, attention="dense", indexer_loss=False
+    ):
         """As ``Transformer.mtp_states``."""
         view = self._view(tokens_BT, start_BT)
         options = AttentionOptions(attention, self.config.index_top_k, indexer_loss)

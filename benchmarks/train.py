@@ -63,18 +63,18 @@ def ours(repeats: int) -> Iterator[dict[str, object]]:
     for length in LENGTHS:
         tokens = torch.randint(0, ANCHOR.vocab_size, (1, length), device="cuda")
         target = next_targets(tokens)
-        for name, attention, share, recompute, fixed in (
-            ("dense", "dense", 0.0, False, False),
-            ("sparse", "sparse", 0.0, False, False),
-            ("sparse, fixed order", "sparse", 0.0, False, True),
-            ("sparse + KL", "sparse", 1.0, False, False),
-            ("sparse, recomputed", "sparse", 0.0, True, False),
+        for name, attention, indexer, recompute, fixed in (
+            ("dense", "dense", False, False, False),
+            ("sparse", "sparse", False, False, False),
+            ("sparse, fixed order", "sparse", False, False, True),
+            ("sparse + KL", "sparse", True, False, False),
+            ("sparse, recomputed", "sparse", False, True, False),
         ):
             model.recompute = recompute
             torch.use_deterministic_algorithms(fixed, warn_only=True)
 
-            def step(tokens=tokens, target=target, attention=attention, share=share):
-                losses = training_losses(model, tokens, target, attention=attention, indexer_loss=share)
+            def step(tokens=tokens, target=target, attention=attention, indexer=indexer):
+                losses = training_losses(model, tokens, target, attention=attention, indexer_loss=indexer)
                 (losses.lm + losses.indexer_kl).backward()
                 model.zero_grad(set_to_none=True)
 

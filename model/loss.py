@@ -54,7 +54,7 @@ def training_losses(
     start_BT: torch.Tensor | None = None,
     attention: Mode = "dense",
     top_k: int | None = None,
-    indexer_loss: float = 0.0,
+    indexer_loss: bool = False,
     mtp: bool = False,
 ) -> Losses:
     """Forward pass and losses of one micro-batch.
@@ -63,8 +63,8 @@ def training_losses(
         tokens_BT, target_BT: int64; see the module's docstring.
         start_BT: start of each token's document in its row; left out for one document per row.
         attention, top_k: as in ``Transformer.forward``.
-        indexer_loss: share of the rows, rounded up, that pays for the KL of every layer's indexer: warm-up
-            under dense attention, adaptation under sparse; 0 leaves it out.
+        indexer_loss: also compute the KL of every layer's indexer: warm-up's under dense attention,
+            adaptation's under sparse.
         mtp: also compute the MTP loss.
     """
     out = model(tokens_BT, start_BT=start_BT, attention=attention, top_k=top_k, indexer_loss=indexer_loss)
@@ -90,12 +90,13 @@ def indexer_loss(
 
     ``mtp``: the MTP block's indexer too.
     """
-    out = model(tokens_BT, start_BT=start_BT, indexer_loss=1.0)
+    out = model(tokens_BT, start_BT=start_BT, indexer_loss=True)
     loss = out.indexer_kl_L.mean()
     if model.mtp is None or not mtp:
         return loss
-    steps = model.config.mtp_steps
-    _, signals = model.mtp_states(tokens_BT, out.hidden_BTD, steps=steps, start_BT=start_BT, indexer_loss=1.0)
+    _, signals = model.mtp_states(
+        tokens_BT, out.hidden_BTD, steps=model.config.mtp_steps, start_BT=start_BT, indexer_loss=True
+    )
     return _with_block(loss, signals, model.config.num_layers)
 
 
@@ -114,7 +115,7 @@ def _add_mtp(model, losses: Losses, tokens_BT, target_BT, hidden_BTD, start_BT, 
         steps=model.config.mtp_steps,
         start_BT=start_BT,
         attention=attention,
-        indexer_loss=float(with_indexer),
+        indexer_loss=with_indexer,
     )
     start = torch.zeros_like(tokens_BT) if start_BT is None else start_BT.expand(tokens_BT.shape)
     steps = []

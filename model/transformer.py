@@ -50,7 +50,7 @@ class Output:
     hidden_BTD: torch.Tensor  # after the final norm
     load_LE: torch.Tensor  # int64, tokens per expert; a row per MoE layer, the MTP block's last
     balance: torch.Tensor  # scalar, sequence-wise balance loss, mean over MoE layers
-    indexer_kl_L: torch.Tensor | None  # nats, a value per layer, with ``indexer_loss`` above 0
+    indexer_kl_L: torch.Tensor | None  # nats, a value per layer, with ``indexer_loss``
     mass_L3: torch.Tensor | None  # attention mass on [selected, best, last] K keys, with ``measure=True``
 
 
@@ -103,7 +103,7 @@ class Transformer(nn.Module):
         start_BT: torch.Tensor | None = None,
         attention: Mode = "dense",
         top_k: int | None = None,
-        indexer_loss: float = 0.0,
+        indexer_loss: bool = False,
         measure: bool = False,
     ) -> Output:
         """Hidden states of ``tokens_BT`` (int64) and the losses' ingredients.
@@ -111,8 +111,8 @@ class Transformer(nn.Module):
         Args:
             start_BT: see the module's docstring.
             attention, top_k: how to attend; ``top_k`` is ``config.index_top_k`` unless given.
-            indexer_loss: share of the rows, rounded up, in which every layer's indexer KL is computed: over
-                all visible keys under dense attention, inside the selection under sparse attention.
+            indexer_loss: also compute every layer's indexer KL: over all visible keys under dense attention,
+                inside the selection under sparse attention.
             measure: also compute the attention mass on the selected, the best possible and the last K keys.
         """
         view = self._view(tokens_BT, start_BT)
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
         steps: int,
         start_BT: torch.Tensor | None = None,
         attention: Mode = "dense",
-        indexer_loss: float = 0.0,
+        indexer_loss: bool = False,
     ) -> tuple[list[torch.Tensor], list[Signals]]:
         """The chain of MTP steps behind the trunk's ``hidden_BTD``: normed states for the head, one (B, T, D)
         a step.

@@ -49,7 +49,7 @@ class IndexerObjective:
         return loss, {}
 
     def validate(self, batch: Batch) -> LossAndValues:
-        out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=1.0, measure=True)
+        out = self.model(batch.tokens_BT, start_BT=batch.start_BT, indexer_loss=True, measure=True)
         loss = out.indexer_kl_L.mean()
         selected, best, window = out.mass_L3.nanmean(0)
         return loss, {

@@ -10,7 +10,6 @@ part of the key is one for all heads. Two forms compute the same numbers:
 B batch, T queries, S keys, D hidden, N heads, H qk head dim, C kv latent, R rope dim, X = C + R, K top-k.
 """
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -51,12 +50,12 @@ class AttentionOptions:
 
     mode: Mode = "dense"
     top_k: int = 0  # keys per query under every mode but "dense"
-    indexer_loss: float = 0.0  # share of the rows, rounded up, that computes the indexer's KL
+    indexer_loss: bool = False
     measure: bool = False
 
     @property
     def needs_indexer(self) -> bool:
-        return self.mode == "sparse" or self.indexer_loss > 0 or self.measure
+        return self.mode == "sparse" or self.indexer_loss or self.measure
 
 
 @dataclass
@@ -95,10 +94,7 @@ class MLA(nn.Module):
         out_BTNV, lse_BTN = self._attend(q_BTNH, kv_BSX, index_BTK, view)
         signals = AttentionSignals()
         if options.indexer_loss:
-            rows = math.ceil(len(x_BTD) * options.indexer_loss)
-            signals.indexer_kl = self._indexer_loss(
-                q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view, rows
-            )
+            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view)
         if options.measure:
             signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
         return self.out(out_BTNV.flatten(2)), signals
@@ -186,22 +182,17 @@ class MLA(nn.Module):
         up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
         return _by_head(context_BTNC, up_NVC.transpose(1, 2))
 
-    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view: Visibility, rows: int):
-        """KL of the main attention to the indexer in the first rows, a scalar: inside the selection, or over
-        all visible keys without one.
+    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view: Visibility):
+        """KL of the main attention to the indexer, a scalar: inside the selection, or over all visible keys
+        without one.
         """
-        q_BTNH, kv_BSX, index_inputs = q_BTNH[:rows], kv_BSX[:rows], [x[:rows] for x in index_inputs]
         if index_BTK is not None:
             with torch.no_grad():
                 q_BTNX = self.absorb(q_BTNH)
-            lse_BTN = None if lse_BTN is None else lse_BTN[:rows]
-            return sparse_indexer_loss(
-                q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK[:rows], lse_BTN=lse_BTN
-            )
+            return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK, lse_BTN=lse_BTN)
         with torch.no_grad():
             k_BSNH = self._keys(*self._split(kv_BSX))
-        start, stop = view.start_BT[:rows], view.stop_BT[:rows]
-        return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, start, stop)
+        return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, view.start_BT, view.stop_BT)
 
     @torch.no_grad()
     def _measure(self, q_BTNH, kv_BSX, index_inputs, view: Visibility, top_k: int) -> torch.Tensor:

@@ -64,7 +64,7 @@ class LanguageObjective:
 
     def __call__(self, batch: Batch, step: int) -> LossAndValues:
         mtp, indexer = self.kind(step)
-        losses = self._losses(batch, mtp, float(indexer))
+        losses = self._losses(batch, mtp, indexer)
         total = losses.lm + self.balance.sequence_loss * losses.balance
         values = {"train/lm_loss": losses.lm}
         if mtp:
@@ -78,7 +78,7 @@ class LanguageObjective:
 
     def validate(self, batch: Batch) -> LossAndValues:
         """The next-token loss alone, and its bits per byte."""
-        losses = self._losses(batch, False, 0.0)
+        losses = self._losses(batch, False, False)
         trained = batch.target_BT[batch.target_BT != IGNORE]
         size = self.token_bytes_V.to(trained.device)[trained].sum()
         return losses.lm, {"val/bpb": losses.token_BT.double().sum() / size / math.log(2)}
@@ -93,7 +93,7 @@ class LanguageObjective:
             return {}
         return {"moe/max_violation": float((used.amax(-1) / used.mean(-1) - 1).max())}
 
-    def _losses(self, batch: Batch, mtp: bool, indexer_loss: float) -> Losses:
+    def _losses(self, batch: Batch, mtp: bool, indexer_loss: bool) -> Losses:
         return training_losses(
             self.model, batch.tokens_BT, batch.target_BT, start_BT=batch.start_BT,
             attention=self.attention, indexer_loss=indexer_loss, mtp=mtp,

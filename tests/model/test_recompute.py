@@ -16,7 +16,7 @@ def test_gradients_are_those_of_kept_layers(make_model, attention):
         model.zero_grad()
         model.recompute = recompute
         losses = training_losses(
-            model, tokens, next_targets(tokens), attention=attention, indexer_loss=1.0, mtp=True
+            model, tokens, next_targets(tokens), attention=attention, indexer_loss=True, mtp=True
         )
         (losses.lm + losses.mtp + losses.balance + losses.indexer_kl).backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
