@@ -34,6 +34,7 @@ from benchmarks.train import ANCHOR
 from model.config import ModelConfig, preset
 from model.hub import save_folder
 from model.inference.engine import Engine
+from model.inference.native.build import compiler
 from model.inference.request import SamplingParams
 from model.transformer import Transformer
 from pipeline.errors import run_command
@@ -80,10 +81,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.decode = options.decode or (["graphs", "padded"] if options.device == "cuda" else ["plain"])
+    options.decode = options.decode or default_modes(options.device)
     if options.peer_repeats is None:
         options.peer_repeats = options.repeats
     return options
+
+
+def default_modes(device: str) -> list[str]:
+    if device == "cuda":
+        return ["graphs", "padded"]
+    return ["native", "plain"] if compiler() else ["plain"]
 
 
 def sections(bench: "Bench", options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict]]]:

@@ -7,6 +7,9 @@ Without graphs the same operations run one by one and give the same bits.
 
 Rows behind the last request are copies of the first one: they store what it stores, where it stores it.
 
+On a CPU a small model spends most of a pass between torch's operations; "native" does the whole pass in one
+function of C++ (``native/``), without padding.
+
 R requests, B rows with padding, P pages of a row, D hidden, V vocabulary.
 """
 
@@ -19,11 +22,12 @@ import torch
 
 from model.attention.cache import PagedCache
 from model.attention.mla import AttentionOptions
+from model.inference.native.binding import NativePass
 from model.inference.sampler import log_probabilities
 from model.inference.scheduler import Reading
 from model.transformer import Transformer
 
-DecodeMode = Literal["plain", "padded", "graphs"]
+DecodeMode = Literal["plain", "padded", "graphs", "native"]
 LEAST_PAGES = 16  # of a row: fewer shapes for short requests
 TOKEN, SLOT, PAGES = 0, 1, 2  # columns of the input
 
@@ -40,12 +44,13 @@ class Decoded:
 
 class Decoder:
     def __init__(
-        self, model: Transformer, cache: PagedCache, options: AttentionOptions, *, most: int, graphs: bool
+        self, model: Transformer, cache: PagedCache, options: AttentionOptions, mode: DecodeMode, most: int
     ):
-        """``most`` requests in a pass; ``graphs``: record passes, on CUDA alone."""
+        """``most`` requests in a pass. Raises ``ValueError`` where "native" cannot run."""
         self._model, self._cache, self._options, self._most = model, cache, options, most
-        self._graphs = graphs
-        self._pool = torch.cuda.graph_pool_handle() if graphs else None
+        self._read = NativePass(model, cache, options) if mode == "native" else self._pass
+        self._graphs, self._padded = mode == "graphs", mode != "native"
+        self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._shapes: dict[tuple[int, int], _Shape] = {}
 
     @property
@@ -65,15 +70,15 @@ class Decoder:
 
     def read(self, readings: list[Reading]) -> Decoded:
         """One pass; the readings' latents are in the cache afterwards."""
-        rows = _power(len(readings))
+        rows = _power(len(readings)) if self._padded else len(readings)
         pages = max(LEAST_PAGES, _power(max(len(reading.sequence.pages) for reading in readings)))
         shape = self._shapes.get((rows, pages))
         if shape is None:
             shape = self._shapes[rows, pages] = _Shape(rows, pages, self._device)
         shape.fill(readings)
         if self._graphs and shape.graph is None and shape.recordable:
-            shape.record(self._pass, self._pool)
-        logits_BV, logprob_BV, best_2B = shape.run(self._pass)
+            shape.record(self._read, self._pool)
+        logits_BV, logprob_BV, best_2B = shape.run(self._read)
         R = len(readings)
         best, best_logprob = best_2B[:, :R].tolist()
         return Decoded(logits_BV[:R], logprob_BV[:R], [int(token) for token in best], best_logprob)

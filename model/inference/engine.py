@@ -65,7 +65,8 @@ class Engine:
             draft_steps: tokens that the MTP block drafts for each pass; 0 for none.
             attention, top_k: the model's; sparse where it has an indexer.
             decode: how passes run in which every request reads one token, see ``decode.py``: "plain" as all
-                others, "padded" to fixed shapes, or in "graphs" on CUDA, which is the default there.
+                others, "padded" to fixed shapes, in "graphs" on CUDA, which is the default there, or in
+                "native" code on a CPU, which takes a C++ compiler and float32.
         """
         if draft_steps and model.mtp is None:
             raise ValueError("the model has no MTP block to draft with: set draft_steps to 0")
@@ -239,7 +240,7 @@ class Engine:
         # A random control draws its keys by the shape of the pass, and drafts are read beside last tokens.
         if mode == "plain" or self._options.mode not in ("dense", "sparse") or self._drafter is not None:
             return None
-        return Decoder(self.model, self._cache, self._options, most=most, graphs=mode == "graphs")
+        return Decoder(self.model, self._cache, self._options, mode, most)
 
     def _pass(self, readings: list[Reading]) -> Outcome:
         if self._decoder is not None and self._decoder.takes(readings):

@@ -5,9 +5,11 @@ import contextlib
 import os
 import sys
 from functools import partial
+from typing import get_args
 
 import uvicorn
 
+from model.inference.decode import DecodeMode
 from model.inference.server.app import make_app
 from model.inference.server.connections import guarded_protocol
 from model.inference.server.guard import LOOPBACK
@@ -38,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--draft-steps", type=int, default=0, help="of speculative decoding with the MTP block"
     )
+    parser.add_argument("--decode", choices=get_args(DecodeMode),
+                        help="how decode passes run (default: graphs on CUDA, else plain); native is the "
+                        "quickest on a CPU and needs a C++ compiler")  # fmt: skip
     parser.add_argument("--max-body-bytes", type=int, default=limits.body_bytes)
     parser.add_argument("--max-prompt-tokens", type=int, help="default: what the model's context holds")
     parser.add_argument("--max-tokens", type=int, help="sampled for one sequence; default: what fits")
@@ -77,6 +82,7 @@ def _serve(options: argparse.Namespace) -> int:
         device=options.device,
         max_waiting=limits.sequences,
         draft_steps=options.draft_steps,
+        decode=options.decode,
     )
     app = make_app(folders, first, opener, limits=limits, api_key=key, loopback=loopback)
     config = uvicorn.Config(

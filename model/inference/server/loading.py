@@ -6,6 +6,7 @@ from pathlib import Path
 from model.chat.tokenizer import Tokenizer
 from model.hub import load_folder
 from model.inference.async_engine import AsyncEngine
+from model.inference.decode import DecodeMode
 from model.inference.engine import Engine
 from model.inference.server.checkpoints import Loaded
 
@@ -23,16 +24,19 @@ def named_folders(words: list[str]) -> dict[str, Path]:
     return folders
 
 
-async def open_checkpoint(name: str, folder: Path, *, device: str = "cpu", **sizes: int) -> Loaded:
+async def open_checkpoint(
+    name: str, folder: Path, *, device: str = "cpu", decode: DecodeMode | None = None, **sizes: int
+) -> Loaded:
     """Load a folder, without keeping the event loop from its other work, and start an engine on it.
 
-    ``sizes`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that cannot be read.
+    ``decode`` and ``sizes`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that cannot be
+    read, and ``ValueError`` where it cannot be decoded that way.
     """
-    return await asyncio.to_thread(_open, name, folder, device, sizes)
+    return await asyncio.to_thread(_open, name, folder, device, decode, sizes)
 
 
-def _open(name: str, folder: Path, device: str, sizes: dict[str, int]) -> Loaded:
+def _open(name: str, folder: Path, device: str, decode: DecodeMode | None, sizes: dict[str, int]) -> Loaded:
     tokenizer = Tokenizer.load(folder)
     model = load_folder(folder, device=device).eval()
-    engine = Engine(model, tokenizer=tokenizer, **sizes)
+    engine = Engine(model, tokenizer=tokenizer, decode=decode, **sizes)
     return Loaded(name, AsyncEngine(engine), tokenizer, model.config.max_positions)

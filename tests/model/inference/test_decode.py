@@ -1,15 +1,18 @@
-"""Decoding on buffers of fixed shapes: the same tokens and values as without, on CPU and in CUDA graphs."""
+"""Decode passes of fixed shapes, in CUDA graphs and in native code: tokens and values of the plain way."""
 
 import random
 
 import pytest
 import torch
 from plain_forward import check_completion
+from shapes import small_config
 
 from model.inference.decode import Decoder
 from model.inference.engine import Engine
+from model.inference.native.build import compiler, library
 from model.inference.request import SamplingParams
 
+native = pytest.param("native", marks=pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler"))
 SIZES = [dict(page_size=4, max_running=5), dict(page_size=16), dict(page_size=3, pages=40, max_running=7)]
 
 
@@ -38,9 +41,10 @@ def versions(tiny_model, seed: int, *how, **changes):
 
 @pytest.mark.parametrize("attention", ["sparse", "dense"])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_padded_passes_give_the_training_forwards_values(tiny_model, attention, sizes, monkeypatch):
+@pytest.mark.parametrize("mode", ["padded", native])
+def test_passes_give_the_training_forwards_values(tiny_model, mode, attention, sizes, monkeypatch):
     model = tiny_model(20)
-    engine = Engine(model, attention=attention, decode="padded", **sizes)
+    engine = Engine(model, attention=attention, decode=mode, **sizes)
     passes = []
     read = Decoder.read
     monkeypatch.setattr(Decoder, "read", lambda self, r: passes.append(len(r)) or read(self, r))
@@ -69,9 +73,11 @@ def test_pages_of_nobody_stay_empty_and_no_row_is_written_but_a_requests(tiny_mo
     assert {len(rows) for rows in used} == {5 * 11}
 
 
-def test_padded_passes_read_new_weights(tiny_model):
-    models = versions(tiny_model, 22, torch.float64)
-    engine = Engine(tiny_model(22, torch.float64), page_size=3, decode="padded")
+@pytest.mark.parametrize("mode", ["padded", native])
+def test_passes_read_new_weights(tiny_model, mode):
+    dtype, bound = (torch.float32, 1e-5) if mode == "native" else (torch.float64, 1e-9)
+    models = versions(tiny_model, 22, dtype)
+    engine = Engine(tiny_model(22, dtype), page_size=3, decode=mode)
     jobs, done = {}, {}
     for n in range(3):
         params = SamplingParams(12, 0.8 * (n > 0), seed=n)
@@ -83,7 +89,45 @@ def test_padded_passes_read_new_weights(tiny_model):
         done |= {e.request: e.completion for e in engine.step() if e.completion is not None}
     for request, completion in done.items():
         assert [token.version for token in completion.tokens] == [0] * 6 + [1] * 6
-        check_completion(models, *jobs[request], completion, 1e-9)
+        check_completion(models, *jobs[request], completion, bound)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_native_passes_of_any_shape_and_number_of_threads(make_model, seed):
+    """Heads, latents and experts of all sizes: also those that fill no register, and no experts at all."""
+    layers = dict(num_layers=3, first_dense_layers=3) if seed == 3 else {}
+    model = make_model(small_config(seed, max_positions=128, **layers), seed, indexer=True)
+    prompts, params = requests_for(model, 10, f"native {seed}")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 + seed % 3)
+        completions = Engine(model, page_size=5, decode="native").generate(prompts, params)
+    finally:
+        torch.set_num_threads(threads)
+    for prompt, own, completion in zip(prompts, params, completions, strict=True):
+        check_completion({0: model}, prompt, own, completion, 1e-5)
+
+
+def test_native_code_is_compiled_once_and_only_where_it_can_run(tiny_model, monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="float32 models on a CPU"):
+        Engine(tiny_model(27, torch.float64), decode="native")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    build = library.__wrapped__  # not what is loaded already
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
+        build()
+    fake = tmp_path / "c++"
+    fake.write_text("#!/bin/sh\n[ $1 = --version ] || { echo no such instruction >&2; exit 1; }\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(ValueError, match="cannot compile decode.cpp: no such instruction"):
+        build()
+    assert not list((tmp_path / "glm5-pipeline").iterdir())  # nothing half made is left
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fake))
+    with pytest.raises(ValueError, match="cannot keep compiled code .* set XDG_CACHE_HOME"):
+        build()
 
 
 def test_drafts_and_random_controls_run_as_before(tiny_model):
@@ -94,9 +138,10 @@ def test_drafts_and_random_controls_run_as_before(tiny_model):
     Engine(model, decode="padded", attention="random").generate([[1, 2, 3]], greedy)
 
 
-def test_an_error_in_a_padded_pass_ends_the_requests_it_belongs_to(tiny_model):
+@pytest.mark.parametrize("mode", ["padded", native])
+def test_an_error_in_a_pass_ends_the_requests_it_belongs_to(tiny_model, mode):
     model = tiny_model(25)
-    engine = Engine(model, decode="padded")
+    engine = Engine(model, decode=mode)
     good, bad = (engine.add([n, 2], SamplingParams(4, 0.0)) for n in (1, 5))
     engine.step()
     sequence = engine._sequences[bad]

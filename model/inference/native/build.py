@@ -1,0 +1,64 @@
+"""``decode.cpp`` as a shared library: compiled at its first use on a machine, then kept in the user's cache.
+
+A C++ compiler is never required: without one the engine decodes through torch.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("decode.cpp")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared",
+         "-fPIC")  # fmt: skip
+
+
+def compiler() -> str | None:
+    """The C++ compiler: ``CXX`` where it is set, else the first that is installed."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The compiled library. Raises ``ValueError`` where there is no compiler or it fails."""
+    program = compiler()
+    if program is None:
+        raise ValueError("decoding in native code needs a C++ compiler: install g++, or set CXX")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glm5-pipeline"
+    file = home / f"decode-{_identity(program)}.so"
+    try:
+        if not file.exists():
+            _compile(program, file)
+    except OSError as error:
+        raise ValueError(
+            f"cannot keep compiled code in {home}: {error.strerror}; set XDG_CACHE_HOME"
+        ) from error
+    return ctypes.CDLL(str(file))
+
+
+def _compile(program: str, file: Path) -> None:
+    """Into a folder beside the file first, so that no half-made one is ever loaded."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        made = Path(folder) / file.name
+        done = subprocess.run([program, *FLAGS, SOURCE, "-o", made], capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"{program} cannot compile {SOURCE.name}: {done.stderr.strip()[-500:]}")
+        made.rename(file)
+
+
+def _identity(program: str) -> str:
+    """Of the source, the compiler and the processor, for whose instructions it is compiled."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    info = Path("/proc/cpuinfo")
+    flags = next(
+        (line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), ""
+    )
+    words = (SOURCE.read_text(), *FLAGS, version, platform.machine(), flags)
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:20]
