@@ -29,8 +29,8 @@ async def open_checkpoint(
 ) -> Loaded:
     """Load a folder, without keeping the event loop from its other work, and start an engine on it.
 
-    ``decode`` and ``sizes`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that cannot be
-    read, and ``ValueError`` where it cannot be decoded that way.
+    ``decode`` and ``sizes`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that cannot
+    be read, and ``ValueError`` where it cannot be decoded that way.
     """
     return await asyncio.to_thread(_open, name, folder, device, decode, sizes)
 
