@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
+from model.capture import without_collection
 from tasks.training.batches import Batch
 from tasks.training.objective import Objective
 from tasks.training.precision import narrow
@@ -63,7 +64,7 @@ class CudaGradients:
         if kind not in self._recorded:
             recorded = _Recorded(batch.to(self._device), self._objective)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            with without_collection(), torch.cuda.graph(graph, pool=self._pool):
                 recorded.results = self._run(recorded.batch, recorded.weight, step)
             recorded.finish(graph)
             self._pool = graph.pool()
