@@ -6,9 +6,10 @@ from shapes import small_config
 
 from model.attention import mla
 from model.attention.cache import Chunk
-from model.attention.selection import captured_mass, random_topk
+from model.attention.selection import captured_mass, random_topk, selection_mask
 from model.attention.visibility import Visibility
 from model.kernels.indexer_topk.reference import visible_mask
+from model.kernels.masked_attention.reference import masked_attention
 
 MODES = ["dense", "sparse", "window", "random"]
 
@@ -40,6 +41,23 @@ def test_masked_dense_equals_gathered_with_gradients(make_model, monkeypatch, se
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_whole_tiles_equal_the_expanded_form(make_model, selected):
+    """What CUDA takes for packed documents and few keys, by its reference."""
+    layer = make_model(small_config(6), dtype=torch.float64).blocks[0].attention
+    q = torch.randn(2, 20, layer.heads, layer.nope + layer.rope_dim, dtype=torch.float64)
+    kv = torch.randn(2, 20, layer.latent + layer.rope_dim, dtype=torch.float64)
+    key = torch.arange(20, dtype=torch.int32).expand(2, -1)
+    view = Visibility(key // 8 * 8, key + 1, 20, False, torch.empty(0))
+    index = random_topk(view, 4, seed=1) if selected else None
+    tensors = q, *layer._keys_and_values(kv)
+    tiles, lse = masked_attention(*tensors, layer.scale, view.start_BT, view.stop_BT, index)
+    mask = selection_mask(index, 20) if selected else view.mask_B1TS
+    torch.testing.assert_close(tiles, layer.expanded(q, kv, mask))
+    first = torch.einsum("bnh,bnh->bn", q[:, 8], tensors[1][:, 8]) * layer.scale
+    torch.testing.assert_close(lse[:, 8], first)  # a document's first query sees one key
 
 
 def test_sparse_is_dense_while_all_keys_fit(make_model):

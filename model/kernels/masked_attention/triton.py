@@ -1,8 +1,8 @@
 """Attention over ranges and selections of keys on CUDA: the contract is ``reference.masked_attention``.
 
 Tiles of keys that no query of a block sees are skipped, so packed documents cost what they hold. Selections
-are read as bits, a word for 32 keys. Every sum has a fixed order: one kernel makes the gradients of queries,
-another those of keys and values.
+are read as bits, a word for 32 keys. Every sum has a fixed order: the gradients of queries, of keys and of
+values come from a kernel each, whose programs own what they sum.
 
 B batch, T queries, S keys, N heads, H qk head dim, V value head dim, K selected keys, W words of bits.
 """
@@ -23,8 +23,8 @@ VALUE = (32, 128, 8, 2)
 
 
 def masked_attention(q_BTNH, k_BSNH, v_BSNV, scale, start_BT, stop_BT, index_BTK=None):
-    """As the reference, which takes head dims that are no power of two from 16 on, and wide float32."""
-    widest = 256 if q_BTNH.element_size() == 2 else 64
+    """As the reference, which takes head dims that are no power of two from 16 on, wide float32, float64."""
+    widest = {2: 256, 4: 64}.get(q_BTNH.element_size(), 0)
     for size in (q_BTNH.shape[-1], v_BSNV.shape[-1]):
         if size < 16 or size & (size - 1) or size > widest:
             return reference.masked_attention(q_BTNH, k_BSNH, v_BSNV, scale, start_BT, stop_BT, index_BTK)
@@ -187,7 +187,7 @@ def _query_gradient_kernel(
     q, k, v, out, grad, lse, delta, dq, start, stop, bits, words, scale, T, S, N,
     H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of BT queries of a head, and ``delta``, the sum of gradient times output, for the next one."""
+    """Gradient of BT queries of a head, and ``delta``, gradient times output in sum, for the keys' kernel."""
     b = (tl.program_id(1) // N).to(tl.int64)
     n = tl.program_id(1) % N
     t = (tl.num_programs(0) - 1 - tl.program_id(0)) * BT + tl.arange(0, BT)
