@@ -7,7 +7,7 @@
 the same with the indexer's KL ("sparse + KL"; transformers' indexer does not train), with every layer
 recomputed, and with sums in a fixed order; each started from Python and, as training does it, replayed as a
 CUDA graph ("graph"). Median, tenth and ninetieth percentile in ms; memory is the peak of allocations, weights
-and gradients in it.
+and gradients in it, for a graph that of the same step started from Python.
 """
 
 import argparse
