@@ -137,7 +137,8 @@ def _show_late_stages(
 def _all_told(run: FlowRun, states: set[StateType]) -> bool:
     if run.state.is_failed() and not states & {StateType.FAILED, StateType.CRASHED}:
         return False
-    return run.state.is_crashed() or StateType.RUNNING not in states
+    # Stages of a run that was ended from outside stay "running" for ever.
+    return run.state.is_crashed() or run.state.is_cancelled() or StateType.RUNNING not in states
 
 
 def _show_stage(task: TaskRun, view: View, since: float) -> None:
