@@ -107,7 +107,7 @@ def sections(bench: "Bench", options: argparse.Namespace) -> Iterator[tuple[str,
         )
     for length in options.prefill:
         yield f"prefill {length}", lambda n=length: bench.prefill(n, repeats, peer)
-    yield "memory", lambda: bench.many_requests(options.requests)
+    yield "memory", lambda: bench.many_requests(options.requests, options.decode[0])
 
 
 def machine(device: torch.device) -> str:
@@ -251,9 +251,9 @@ class Bench:
             result["peak_mib"] = peaks
         return result
 
-    def many_requests(self, count: int) -> dict:
+    def many_requests(self, count: int, mode: str) -> dict:
         """Memory of the process (CUDA: of the allocator) in MiB, at ten moments of ``count`` requests."""
-        engine = Engine(self.ours, pages=1024, max_running=64)
+        engine = Engine(self.ours, pages=1024, max_running=64, decode=mode)
         readings, served, started = [], 0, time.monotonic()
         while served < count:
             part = min(count - served, max(1, count // 10))
