@@ -16,13 +16,14 @@ R requests, B rows with padding, P pages of a row, D hidden, V vocabulary.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from model.attention.cache import PagedCache
 from model.attention.mla import AttentionOptions
 from model.inference.native.binding import NativePass
+from model.inference.native.build import library
 from model.inference.sampler import log_probabilities
 from model.inference.scheduler import Reading
 from model.transformer import Transformer
@@ -30,6 +31,17 @@ from model.transformer import Transformer
 DecodeMode = Literal["plain", "padded", "graphs", "native"]
 LEAST_PAGES = 16  # of a row: fewer shapes for short requests
 TOKEN, SLOT, PAGES = 0, 1, 2  # columns of the input
+
+
+def decode_mode(mode: DecodeMode | None, device: torch.device) -> DecodeMode:
+    """The way to decode on a device. Raises ``ValueError`` for one that is not to be had there."""
+    if mode is None:
+        return "graphs" if device.type == "cuda" else "plain"
+    if mode not in get_args(DecodeMode) or (mode == "graphs" and device.type != "cuda"):
+        raise ValueError(f"decode cannot be {mode!r} on {device.type}: graphs need CUDA")
+    if mode == "native":
+        library()
+    return mode
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from collections.abc import Sequence as Items
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import get_args
 
 import torch
 
 from model.attention.mla import AttentionOptions, Mode
-from model.inference.decode import DecodeMode, Decoder
+from model.inference.decode import DecodeMode, Decoder, decode_mode
 from model.inference.outcome import Outcome
 from model.inference.request import Completion, Event, QueueFull, SamplingParams
 from model.inference.scheduler import Reading, Scheduler
@@ -233,10 +232,7 @@ class Engine:
         }
 
     def _make_decoder(self, mode: DecodeMode | None, most: int) -> Decoder | None:
-        device = self.model.embed.weight.device
-        mode = mode or ("graphs" if device.type == "cuda" else "plain")
-        if mode not in get_args(DecodeMode) or (mode == "graphs" and device.type != "cuda"):
-            raise ValueError(f"decode cannot be {mode!r} on {device.type}: graphs need CUDA")
+        mode = decode_mode(mode, self.model.embed.weight.device)
         # A random control draws its keys by the shape of the pass, and drafts are read beside last tokens.
         if mode == "plain" or self._options.mode not in ("dense", "sparse") or self._drafter is not None:
             return None

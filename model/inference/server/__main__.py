@@ -7,9 +7,10 @@ import sys
 from functools import partial
 from typing import get_args
 
+import torch
 import uvicorn
 
-from model.inference.decode import DecodeMode
+from model.inference.decode import DecodeMode, decode_mode
 from model.inference.server.app import make_app
 from model.inference.server.connections import guarded_protocol
 from model.inference.server.guard import LOOPBACK
@@ -68,6 +69,7 @@ def _serve(options: argparse.Namespace) -> int:
             f"--host {options.host} is open to other machines: give --api-key or set {KEY_VARIABLE}, "
             "or leave --host out"
         )
+    decode_mode(options.decode, torch.device(options.device))
     limits = Limits(
         body_bytes=options.max_body_bytes,
         prompt_tokens=options.max_prompt_tokens,
