@@ -22,6 +22,7 @@ import torch
 
 from model.attention.cache import PagedCache
 from model.attention.mla import AttentionOptions
+from model.capture import without_collection
 from model.inference.native.binding import NativePass
 from model.inference.native.build import library
 from model.inference.sampler import log_probabilities
@@ -37,8 +38,10 @@ def decode_mode(mode: DecodeMode | None, device: torch.device) -> DecodeMode:
     """The way to decode on a device. Raises ``ValueError`` for one that is not to be had there."""
     if mode is None:
         return "graphs" if device.type == "cuda" else "plain"
-    if mode not in get_args(DecodeMode) or (mode == "graphs" and device.type != "cuda"):
-        raise ValueError(f"decode cannot be {mode!r} on {device.type}: graphs need CUDA")
+    if mode not in get_args(DecodeMode):
+        raise ValueError(f"decode cannot be {mode!r}: use one of {', '.join(get_args(DecodeMode))}")
+    if mode == "graphs" and device.type != "cuda":
+        raise ValueError(f"decode cannot be 'graphs' on {device.type}: graphs need CUDA")
     if mode == "native":
         library()
     return mode
@@ -60,7 +63,7 @@ class Decoder:
     ):
         """``most`` requests in a pass. Raises ``ValueError`` where "native" cannot run."""
         self._model, self._cache, self._options, self._most = model, cache, options, most
-        self._read = NativePass(model, cache, options) if mode == "native" else self._pass
+        self._native = NativePass(model, cache, options) if mode == "native" else None
         self._graphs, self._padded = mode == "graphs", mode != "native"
         self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._shapes: dict[tuple[int, int], _Shape] = {}
@@ -88,9 +91,11 @@ class Decoder:
         if shape is None:
             shape = self._shapes[rows, pages] = _Shape(rows, pages, self._device)
         shape.fill(readings)
+        # Not kept: a decoder that holds its own method holds the cache until the garbage collector comes.
+        read = self._native or self._pass
         if self._graphs and shape.graph is None and shape.recordable:
-            shape.record(self._read, self._pool)
-        logits_BV, logprob_BV, best_2B = shape.run(self._read)
+            shape.record(read, self._pool)
+        logits_BV, logprob_BV, best_2B = shape.run(read)
         R = len(readings)
         best, best_logprob = best_2B[:, :R].tolist()
         return Decoded(logits_BV[:R], logprob_BV[:R], [int(token) for token in best], best_logprob)
@@ -159,7 +164,10 @@ class _Shape:
         torch.cuda.synchronize()
         if self.recordable:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with (
+                without_collection(),
+                torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+            ):
                 self._output = read(self._input_BW)
             self.graph = graph
 

@@ -56,7 +56,7 @@ class NativePass:
 def _sizes(model: Transformer, cache: PagedCache, options: AttentionOptions) -> ctypes.Array:
     c = model.config
     values = (
-        c.num_layers, c.first_dense_layers, c.hidden_size, c.num_heads, c.qk_nope_dim, c.qk_rope_dim,
+        c.num_layers, c.hidden_size, c.num_heads, c.qk_nope_dim, c.qk_rope_dim,
         c.kv_latent, c.v_dim, c.q_latent, c.num_experts, c.experts_per_token, c.expert_ffn_size, c.ffn_size,
         c.expert_ffn_size * c.num_shared_experts, c.index_heads, c.index_dim, options.top_k, c.vocab_size,
         cache.page_size,

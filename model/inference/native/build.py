@@ -1,6 +1,7 @@
 """``decode.cpp`` as a shared library: compiled at its first use on a machine, then kept in the user's cache.
 
-A C++ compiler is never required: without one the engine decodes through torch.
+A C++ compiler (g++ 12 or newer, or clang with OpenMP) is never required: without one the engine decodes
+through torch.
 """
 
 import ctypes
@@ -18,28 +19,41 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping
          "-fPIC")  # fmt: skip
 
 
+# What decode.cpp needs of a compiler beside the flags.
+PROBE = """#include <omp.h>
+#if !__has_builtin(__builtin_shufflevector)
+#error "no shuffles of vectors"
+#endif
+"""
+
+
 def compiler() -> str | None:
-    """The C++ compiler: ``CXX`` where it is set, else the first that is installed."""
+    """The C++ compiler that is able to: ``CXX`` where it is set, else the first that is installed."""
     names = (os.environ.get("CXX"), "g++", "clang++")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((found for name in names if name and (found := shutil.which(name)) and _able(found)), None)
+
+
+def _able(program: str) -> bool:
+    command = [program, *FLAGS, "-fsyntax-only", "-x", "c++", "-"]
+    return subprocess.run(command, input=PROBE, text=True, capture_output=True).returncode == 0
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The compiled library. Raises ``ValueError`` where there is no compiler or it fails."""
+    """The compiled library. Raises ``ValueError`` where there is no compiler, or it fails, or what it made
+    cannot be loaded.
+    """
     program = compiler()
     if program is None:
-        raise ValueError("decoding in native code needs a C++ compiler: install g++, or set CXX")
+        raise ValueError("decoding in native code needs a C++ compiler: install g++ 12 or newer, or set CXX")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glm5-pipeline"
-    file = home / f"decode-{_identity(program)}.so"
     try:
+        file = home / f"decode-{_identity(program)}.so"
         if not file.exists():
             _compile(program, file)
+        return ctypes.CDLL(str(file))
     except OSError as error:
-        raise ValueError(
-            f"cannot keep compiled code in {home}: {error.strerror}; set XDG_CACHE_HOME"
-        ) from error
-    return ctypes.CDLL(str(file))
+        raise ValueError(f"native code cannot be kept in {home} or loaded from there: {error}") from error
 
 
 def _compile(program: str, file: Path) -> None:

@@ -20,7 +20,7 @@ typedef float Eight __attribute__((vector_size(32)));
 using Rows = std::vector<const float*>;
 
 struct Sizes {  // as model/inference/native/binding.py gives them
-    int64_t layers, dense_layers, D, N, nope, R, C, V_head, Q, E, K, F, F_dense, F_shared, I, J, top_k, vocabulary,
+    int64_t layers, D, N, nope, R, C, V_head, Q, E, K, F, F_dense, F_shared, I, J, top_k, vocabulary,
         page_size;
 };
 
@@ -403,7 +403,8 @@ struct Pass {
         for (int64_t r = 0; r < rows; ++r) {
             for (int64_t e = 0; e < s.E; ++e) {
                 chance.row[r][e] = 1.0f / (1.0f + std::exp(-chance.row[r][e]));
-                order[e] = {-(chance.row[r][e] + l.router_bias[e]), e};
+                const float score = chance.row[r][e] + l.router_bias[e];
+                order[e] = {std::isnan(score) ? INFINITY : -score, e};  // what is no number has no order
             }
             std::partial_sort(order.begin(), order.begin() + s.K, order.end());
             float sum_chosen = 0;
