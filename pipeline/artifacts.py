@@ -31,16 +31,19 @@ def run_dir(recipe: str, stage: str) -> Path:
 
 
 def read_record(folder: Path) -> dict | None:
-    """The record of an artifact folder, or None when there is none or it is unreadable."""
+    """The record of an artifact folder, or None when there is none or it is unreadable or incomplete."""
     try:
-        return json.loads((folder / RECORD).read_text())
+        record = json.loads((folder / RECORD).read_text())
     except (OSError, ValueError):
         return None
+    whole = isinstance(record, dict) and record.keys() >= {"identity", "files", "content"}
+    return record if whole and isinstance(record["files"], dict) else None
 
 
 def digest_of(value: object) -> str:
     """SHA-256 of a JSON value with sorted keys: the form every identity takes."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()  # file names may be any bytes
 
 
 def hash_file(path: Path) -> str:

@@ -5,6 +5,9 @@ import os
 import sys
 from collections.abc import Callable
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+
 
 class UserError(Exception):
     """Bad input or a machine that cannot go on: one sentence that says what, where and what to do.
@@ -27,14 +30,16 @@ def run_command(main: Callable[[], int | None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
         place = error.filename or "this folder"
-        print(
-            f"error: the disk of {place} is full: free some space and start again",
-            file=sys.stderr,
-            flush=True,
-        )
+        if error.errno in FULL:
+            sentence = f"the disk of {place} is full: free some space and start again"
+        elif error.errno in CLOSED:
+            sentence = (
+                f"{place} cannot be used ({error.strerror}): mend that, or set GLM5_ROOT to another folder"
+            )
+        else:
+            raise
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept", file=sys.stderr, flush=True)

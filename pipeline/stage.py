@@ -102,6 +102,7 @@ def execute(
             artifacts.recover(final)
             inputs = {source: artifacts.artifact_dir(recipe.name, source) for source in stage.inputs}
             records = {source: artifacts.verify(folder) for source, folder in inputs.items()}
+            _say_what_is_stale(name, recipe, records)
             identity_parts = identity_of(stage, recipe, records)
             identity = artifacts.digest_of(identity_parts)
             force = force or os.environ.get(FORCE) == "1"
@@ -110,6 +111,19 @@ def execute(
                 return
             _claim_scratch(scratch, identity, force)
             _make(stage, recipe, run, identity_parts, inputs, records)
+
+
+def _say_what_is_stale(name: str, recipe: Recipe, records: dict[str, dict]) -> None:
+    """Inputs are taken as they are; who runs one stage by hand may not know that the recipe has changed."""
+    for source, record in records.items():
+        then = record.get("sections", {})
+        other = [section for section in then if then[section] != _plain(getattr(recipe, section, None))]
+        if other:
+            keys = ", ".join(other)
+            print(
+                f"{name}: takes {source} as it is, made with other values of {keys} than the recipe has now",
+                file=sys.stderr,
+            )
 
 
 def _make(

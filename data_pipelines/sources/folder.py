@@ -37,6 +37,9 @@ def files(source: Source, notes: Notes, downloads: Path) -> Iterator[SourceFile]
     for path in _walk(root):
         name = path.relative_to(root).as_posix() if root.is_dir() else path.name
         suffix = path.suffix.lower()
+        if not _is_unicode(name):
+            notes.skip(ascii(name), "its name is not UTF-8")
+            continue
         if suffix not in LANGUAGES and suffix not in RECORDS:
             notes.skip(name, f"files of kind {suffix} are not read")
             continue
@@ -64,6 +67,15 @@ def _walk(root: Path) -> Iterator[Path]:
                 yield path
 
 
+def _is_unicode(name: str) -> bool:
+    """False for a file name whose bytes are no UTF-8: Python keeps them as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _package(source: Source, name: str) -> str:
     return f"{source.name}/{name.split('/')[0]}" if "/" in name else source.name
 
@@ -81,7 +93,7 @@ def _read(path: Path, name: str, source: Source, notes: Notes) -> Iterator[Docum
 
 
 def _json_lines(path: Path, name: str, source: Source, notes: Notes) -> Iterator[Document]:
-    good = False
+    good, first_reason = False, "it is empty"
     with _open(path) as file:
         for number, line in enumerate(_bounded_lines(file), 1):
             where = f"{name} line {number}"
@@ -93,10 +105,13 @@ def _json_lines(path: Path, name: str, source: Source, notes: Notes) -> Iterator
                 yield _document(_parse(line), where, name, source)
                 good = True
             except Unusable as reason:
+                if not good and first_reason == "it is empty":
+                    first_reason = f"line {number}: {reason}"
                 notes.skip(where, str(reason))
     if not good:
         raise UserError(
-            f"source {source.name}: {path} holds no usable line; a line is a JSON object with the key 'text'"
+            f"source {source.name}: {path} holds no usable line ({first_reason}); a line is a JSON object "
+            "with the key 'text'"
         )
 
 

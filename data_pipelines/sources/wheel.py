@@ -54,7 +54,7 @@ def find_or_fetch(source: Source, downloads: Path) -> Path:
     ]  # fmt: skip
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-        reason = (result.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        reason = _reason(result.stderr)
     except subprocess.TimeoutExpired:
         reason = f"no answer in {SECONDS} s"
     found = sorted(downloads.glob(pattern))
@@ -64,6 +64,13 @@ def find_or_fetch(source: Source, downloads: Path) -> Path:
             f"into {downloads} or take the source out of the recipe"
         )
     return found[0]
+
+
+def _reason(said: str) -> str:
+    """Of a failure of pip, from its standard error: without a network its last line blames the version."""
+    if "connection broken by" in said:
+        return "the package index does not answer"
+    return (said.strip().splitlines() or ["pip gave no reason"])[-1]
 
 
 def check(wheel: Path, source: Source) -> str:

@@ -100,7 +100,11 @@ def test_a_line_of_200_mb_is_skipped_in_little_memory(tmp_path, name):
     [
         (lambda f: None, "holds no text, Markdown, source code, JSON Lines or Parquet file"),
         (lambda f: (f / "a.png").write_bytes(b"1"), "holds no text"),
-        (lambda f: (f / "a.jsonl").write_text("{}\n"), "a.jsonl holds no usable line"),
+        (
+            lambda f: (f / "a.jsonl").write_text("{}\n"),
+            "a.jsonl holds no usable line (line 1: it has no text",
+        ),
+        (lambda f: (f / "a.jsonl").write_text(""), "a.jsonl holds no usable line (it is empty)"),
         (lambda f: (f / "a.parquet").write_bytes(b"PAR1 cut"), "a.parquet is not a readable Parquet file"),
         (lambda f: pq.write_table(pa.table({"x": [1]}), f / "a.parquet"), "a.parquet has no column 'text'"),
         (lambda f: f.rmdir(), "there is no "),
@@ -122,6 +126,21 @@ def test_a_source_without_any_document_says_why(chain, tmp_path):
     with pytest.raises(UserError, match="source mine gave no document .*not UTF-8: a.txt"):
         made.run("collect")
     assert not made.folder("collect").exists()
+
+
+def test_a_file_whose_name_is_no_utf8_is_skipped(chain, tmp_path):
+    folder = tmp_path / "names"
+    folder.mkdir()
+    try:
+        with open(bytes(folder) + b"/a\xff.md", "w") as file:
+            file.write("never read " * 40)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    (folder / "b.md").write_text("A sentence that is kept, because its file has a name. " * 10)
+    made = chain([{"kind": "folder", "name": "mine", "path": str(folder)}])
+    made.run("collect")
+    assert [d.path for d in read(folder)[0]] == ["b.md"]
+    assert read(folder)[1].skipped["its name is not UTF-8"]["files"] == 1
 
 
 def test_one_file_may_be_the_source(tmp_path):

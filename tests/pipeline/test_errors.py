@@ -18,6 +18,8 @@ def main():
     print("some words" * int(sys.argv[1]))
     if sys.argv[2] == "fail":
         raise UserError("recipes/x.yaml is not here: name another")
+    if sys.argv[2] == "write":
+        open(sys.argv[3], "w")
     return 3
 
 run_command(main)
@@ -35,6 +37,16 @@ def test_the_status_of_the_command_and_of_an_error():
     assert run("1", "end", stdout=subprocess.PIPE).returncode == 3
     failed = run("1", "fail", stdout=subprocess.PIPE)
     assert (failed.returncode, failed.stderr) == (1, "error: recipes/x.yaml is not here: name another\n")
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place, why in ((tmp_path / "file/inside", "Not a directory"), (tmp_path, "Is a directory")):
+        failed = run("1", "write", str(place), stdout=subprocess.PIPE)
+        sentence = f"error: {place} cannot be used ({why}): mend that, or set GLM5_ROOT to another folder\n"
+        assert (failed.returncode, failed.stderr) == (1, sentence)
+    missing = run("1", "write", str(tmp_path / "no/file"), stdout=subprocess.PIPE)
+    assert "Traceback" in missing.stderr  # a fault of the project's own
 
 
 @pytest.mark.parametrize("times", ["1", "100000"])

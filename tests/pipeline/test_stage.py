@@ -89,6 +89,33 @@ def test_an_input_that_is_missing_or_changed_is_named(root):
         execute("eval_sets", collect, "smoke")
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"identity": "x", "files": [], "content": "y"}'])
+def test_an_incomplete_record_is_none(root, text):
+    execute("collect", collect, "smoke")
+    (folder(root) / "record.json").write_text(text)
+    assert artifacts.read_record(folder(root)) is None
+    with pytest.raises(UserError, match="collect is not finished"):
+        artifacts.verify(folder(root))
+
+
+def test_an_input_of_another_recipe_is_taken_and_said(root, capsys):
+    def run(context):
+        (context.out / "any").write_text("x")
+        return {}
+
+    (root / "mine.yaml").write_text("extends: smoke\n")
+    execute("collect", collect, str(root / "mine.yaml"))
+    execute("eval_sets", run, str(root / "mine.yaml"))
+    assert "as it is" not in capsys.readouterr().err
+    (root / "mine.yaml").write_text("extends: smoke\ndata_seed: 77\n")
+    execute("eval_sets", run, str(root / "mine.yaml"))
+    said = capsys.readouterr().err
+    assert (
+        "eval_sets: takes collect as it is, made with other values of data_seed than the recipe has now"
+        in said
+    )
+
+
 def test_two_processes_of_one_stage_do_not_meet(root):
     def inner(context):
         with pytest.raises(UserError, match="another process is running this stage"):
