@@ -35,7 +35,7 @@ class Progress:
         self._last_write = now
         _, since, first = self._tick
         rate = (done - first) / (now - since) if now > since else 0.0
-        left = (total - done) / rate if total is not None and rate > 0 else None
+        left = max(total - done, 0) / rate if total is not None and rate > 0 else None
         state = {
             "stage": self.stage, "phase": phase, "done": done, "total": total, "unit": unit, "rate": rate,
             "seconds_left": left, "seconds": now - self._started, "note": note, "time": now,
