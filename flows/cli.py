@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     pipeline = commands.add_parser("pipeline", help="the same through Prefect: `make pipeline`")
     _add_selection(pipeline)
     pipeline.add_argument(
-        "--port", type=int, help="of the Prefect server (default: the first free from 4200)"
+        "--port", type=_port, help="of the Prefect server (default: the first free from 4200)"
     )
 
     commands.add_parser("stop", help="end the Prefect server and worker of this clone")
@@ -57,12 +57,12 @@ def _add_reading(commands: "argparse._SubParsersAction") -> None:
         command.add_argument("--recipe", default="tiny", help="a name in recipes/ (default: tiny)")
         if name == "explain":
             command.add_argument("--device", choices=["cpu", "h100", "h200"], help="default: by preset")
-            command.add_argument("--devices", type=int, default=1, help="how many, with --device")
+            command.add_argument("--devices", type=_count, default=1, help="how many, with --device")
         if name == "report":
             command.add_argument("--open", action="store_true", help="open it in a browser")
     commands.add_parser("doctor", help="what this machine lacks and how to get it")
     mlflow = commands.add_parser("mlflow", help="the MLflow pages of this clone, until Ctrl-C")
-    mlflow.add_argument("--port", type=int, default=5000)
+    mlflow.add_argument("--port", type=_port, default=5000)
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +74,22 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         "--set", dest="assignments", action="append", default=[], metavar="KEY=VALUE",
         help="write a value into the recipe file first, like sft.optimizer.muon_lr=0.003",
     )  # fmt: skip
+
+
+def _port(text: str) -> int:
+    return _whole(text, 1, 65535)
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, 1_000_000)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    """The number that an option gives. Raises what argparse makes a sentence of."""
+    number = int(text) if text.isascii() and text.lstrip("-").isdigit() else None
+    if number is None or not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+    return number
 
 
 def _require_prefect() -> None:

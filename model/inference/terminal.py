@@ -1,7 +1,7 @@
 """Talk to a checkpoint in the terminal: ``python -m model.inference.terminal NAME=FOLDER ...``.
 
 At a terminal the answer streams, thinking is dimmed, Ctrl-C stops the answer and not the program. On a pipe
-each line of the input is a message and only answers are written.
+each line of the input is a message and only answers are written; where one got none, the exit status is 1.
 """
 
 import argparse
@@ -86,22 +86,25 @@ class Chat:
         self._folders, self._dialogue, self._screen, self._device = folders, dialogue, screen, device
         self._runner = asyncio.Runner()
 
-    def run(self, runner: asyncio.Runner) -> None:
+    def run(self, runner: asyncio.Runner) -> bool:
+        """Returns whether every message was answered."""
         self._runner = runner
+        answered = True
         while True:
             try:
                 line = self._screen.read("you> ")
             except EOFError:
-                return
+                return answered
             except KeyboardInterrupt:  # a line is given up, not the program
                 self._screen.note("")
                 continue
             if line.strip() in ("/quit", "/exit"):
-                return
+                return answered
             try:
                 self._obey(line.strip())
             except ValueError as error:
                 self._screen.fault(str(error))
+                answered &= line.strip().startswith("/")
 
     def _obey(self, line: str) -> None:
         if not line:
@@ -135,7 +138,7 @@ class Chat:
                 raise
             speed = tokens / max(time.perf_counter() - started, 1e-9)
             cut = ", cut off at the limit" if parsed.finish == "length" else ""
-            screen.end_answer(f"{tokens} tokens, {speed:.0f} tokens/s{cut}")
+            screen.end_answer(f"{tokens} tokens", f", {speed:.0f} tokens/s{cut}")
             calls = dialogue.messages[-1].get("tool_calls", [])
             if not calls or not self._give_results(calls):
                 return
@@ -221,6 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--tools", nargs="*", default=[], choices=[*TOOL_ARGUMENTS], help="the model may call"
     )
     options = parser.parse_args(arguments)
+    sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are no UTF-8 cost a line, not the program
     screen = Screen(sys.stdin, sys.stdout)
     with asyncio.Runner() as runner:
         try:
@@ -234,9 +238,9 @@ def main(arguments: list[str] | None = None) -> int:
             loaded, options.temperature, options.max_tokens, not options.no_thinking, options.tools
         )
         screen.greet(f"{first}: write a message; /help lists the commands, Ctrl-D ends")
-        Chat(folders, dialogue, screen, options.device).run(runner)
+        answered = Chat(folders, dialogue, screen, options.device).run(runner)
         runner.run(dialogue.loaded.engine.close())
-    return 0
+    return 0 if answered or screen.people else 1
 
 
 if __name__ == "__main__":

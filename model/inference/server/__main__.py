@@ -1,8 +1,10 @@
 """Serve checkpoints over HTTP: ``python -m model.inference.server NAME=FOLDER ... [--port 8000]``."""
 
 import argparse
+import asyncio
 import contextlib
 import os
+import socket
 import sys
 from functools import partial
 from typing import get_args
@@ -35,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("checkpoints", nargs="+", metavar="NAME=FOLDER", help="one at a time is loaded")
     parser.add_argument("--first", help="the one to load first (default: the last)")
     parser.add_argument("--host", default="127.0.0.1", help="elsewhere than here only with an API key")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=_port, default=8000, help="0 for any that is free (default: 8000)")
     parser.add_argument("--api-key", help=f"that clients must send (default: the variable {KEY_VARIABLE})")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
@@ -55,6 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--drain-seconds", type=float, default=limits.drain_seconds,
                         help="for running requests after SIGTERM")  # fmt: skip
     return parser
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 65535")
+    return int(text)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -93,6 +101,7 @@ def _serve(options: argparse.Namespace) -> int:
         port=options.port,
         http=guarded_protocol(limits),
         ws="none",
+        lifespan="off",  # AnnouncingServer runs it
         log_level="warning",
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=limits.drain_seconds,
@@ -104,13 +113,20 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 class AnnouncingServer(uvicorn.Server):
-    """Says where the page is, once it is there."""
+    """Says where the page is, once it is there.
+
+    It takes its address and loads the checkpoint itself: of what fails there uvicorn would log a traceback,
+    here it is an exception of ``run``.
+    """
 
     def __init__(self, config: uvicorn.Config, text: str):
         super().__init__(config)
         self._text = text
+        self._life = config.app.router.lifespan_context(config.app)
 
     async def startup(self, sockets=None) -> None:
+        sockets = await _bound_sockets(self.config.host, self.config.port)
+        await self._life.__aenter__()
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -118,6 +134,29 @@ class AnnouncingServer(uvicorn.Server):
         print(
             f"chat page: http://{shown}:{port}/   API: http://{shown}:{port}/v1   (Ctrl-C ends)", flush=True
         )
+
+    async def shutdown(self, sockets=None) -> None:
+        await super().shutdown(sockets)
+        if not self.force_exit:
+            await self._life.__aexit__(None, None, None)
+
+
+async def _bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets at all addresses of the host, bound and not yet listening: nobody connects before the model is
+    there. Raises ``ValueError`` with one sentence.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    except OSError as error:
+        reason = (error.strerror or str(error)).rpartition(": ")[2]
+        raise ValueError(
+            f"cannot listen on port {port} of {host} ({reason}): choose another with --port, or end the "
+            "program that has it"
+        ) from error
+    sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets]
+    bound.close()
+    return sockets
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The verbs of reinforcement learning, a sign of life, and the figures for Prometheus."""
 
 import time
-from pathlib import Path
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -9,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from model.inference.server.errors import ApiError
 from model.inference.server.generation import Server
+from model.inference.server.loading import checkpoint_folder
 from model.inference.server.request_body import read_body
 from model.inference.server.schemas import LoadWeightsBody
 
@@ -33,7 +33,8 @@ async def load_weights(request: Request) -> JSONResponse:
     engine = (await checkpoints.hold(None)).engine
     started = time.perf_counter()
     try:
-        await engine.load_weights(Path(body.folder), version=body.version, checksum=body.checksum)
+        folder = checkpoint_folder(body.folder)
+        await engine.load_weights(folder, version=body.version, checksum=body.checksum)
     except (OSError, ValueError) as error:
         raise ApiError(422, f"The weights were not loaded: {error}", param="folder") from error
     finally:

@@ -18,10 +18,15 @@ def named_folders(words: list[str]) -> dict[str, Path]:
         name, sign, folder = word.partition("=")
         if not (name and sign and folder):
             raise ValueError(f"{word!r} does not name a checkpoint; write NAME=FOLDER")
-        if not (Path(folder) / "config.json").exists():
-            raise ValueError(f"{folder} is no checkpoint folder: it has no config.json")
-        folders[name] = Path(folder)
+        folders[name] = checkpoint_folder(folder)
     return folders
+
+
+def checkpoint_folder(folder: str) -> Path:
+    """Raises ``ValueError`` for a folder that is not there or is no checkpoint."""
+    if not (Path(folder) / "config.json").exists():
+        raise ValueError(f"{folder} is no checkpoint folder: it has no config.json")
+    return Path(folder)
 
 
 async def open_checkpoint(

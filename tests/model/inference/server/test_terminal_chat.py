@@ -1,5 +1,6 @@
 """``python -m model.inference.terminal`` on a pipe and at a real pseudo-terminal."""
 
+import io
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from model.inference.screen import Screen
 from tests.waiting import PATIENCE
 
 from reciting_model import (  # isort: skip
@@ -67,6 +69,36 @@ def test_a_folder_that_is_no_checkpoint(variables, tmp_path):
         capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_an_answer_that_is_only_thinking_is_said_on_a_pipe(command, variables):
+    done = subprocess.run(
+        [*command, "--max-tokens", "2"], input="hello\nhello\n", env=variables, capture_output=True,
+        text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "(only thinking, 2 tokens)\n" * 2), done.stderr
+
+
+def test_an_answer_without_text_on_a_pipe():
+    written = io.StringIO()
+    screen = Screen(io.StringIO(), written)
+    for deltas in ([], [{"content": "yes"}], [{"reasoning_content": "hm"}, {"content": " "}]):
+        for delta in deltas:
+            screen.show(delta)
+        screen.end_answer("3 tokens", ", 5 tokens/s")
+    assert written.getvalue() == "(no text, 3 tokens)\nyes\n (only thinking, 3 tokens)\n"
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "en_US.UTF-8"])
+def test_bytes_that_are_not_utf8_cost_their_line_and_the_exit_status(command, variables, locale):
+    strict = {**variables, "LC_ALL": locale, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(
+        command, input=b"caf\xe9\n/caf\xe9\nhello\n", env=strict, capture_output=True, timeout=PATIENCE
+    )
+    refused, unknown, answer = done.stdout.decode().splitlines()
+    assert refused.startswith("error: ") and "not valid Unicode" in refused
+    assert unknown == "error: there is no command /caf\ufffd; /help lists them"
+    assert (answer, done.returncode) == (CONTENT, 1), done.stderr
 
 
 class Terminal:

@@ -80,6 +80,12 @@ def test_weights_that_do_not_fit_change_nothing(http, folders, tmp_path):
     ):
         answer = http.post("/load_weights", json=request)
         assert answer.status_code == 422 and answer.json()["error"]["message"], answer.text
+        assert "Errno" not in answer.text
+        if "nowhere" in request["folder"]:
+            assert answer.json()["error"]["message"] == (
+                f"The weights were not loaded: {tmp_path / 'nowhere'} is no checkpoint folder: "
+                "it has no config.json"
+            )
     after = http.post("/v1/completions", json=body).json()["choices"][0]
     assert after["token_ids"] == before and after["weight_versions"] == [0] * 5
 

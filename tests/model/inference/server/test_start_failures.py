@@ -1,0 +1,93 @@
+"""A server that cannot start says why in one sentence and exits with 1; options out of range with 2."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.waiting import PATIENCE
+
+ROOT = Path(__file__).parents[4]
+
+
+def serve(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "model.inference.server", f"x={folder}", *(options or ("--port", "0"))],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+
+
+def sentence(done: subprocess.CompletedProcess) -> str:
+    assert done.returncode == 1 and not done.stdout, (done.returncode, done.stdout, done.stderr)
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def copied(folders, tmp_path) -> Path:
+    return Path(shutil.copytree(folders["speaker"], tmp_path / "copied"))
+
+
+def test_weights_of_another_shape(copied):
+    tensors = load_file(copied / "model.safetensors")
+    rows, width = tensors["lm_head.weight"].shape
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][:-1].contiguous()
+    save_file(tensors, copied / "model.safetensors", metadata={"format": "pt"})
+    text = sentence(serve(copied))
+    assert f"lm_head.weight has shape ({rows - 1}, {width})" in text and f"({rows}, {width})" in text
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
+def test_a_file_that_is_cut(copied, name):
+    (copied / name).write_bytes((copied / name).read_bytes()[:-100])
+    assert str(copied / name) in sentence(serve(copied))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+def test_a_file_that_is_missing(copied, name):
+    (copied / name).unlink()
+    assert str(copied / name) in sentence(serve(copied))
+
+
+def test_a_port_that_is_taken(folders):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        text = sentence(serve(folders["speaker"], "--port", str(port)))
+    assert f"cannot listen on port {port} of 127.0.0.1 (address already in use)" in text and "--port" in text
+
+
+@pytest.mark.parametrize("port", ["99999", "65536", "-1", "eighty"])
+def test_a_port_that_is_none(folders, port):
+    done = serve(folders["speaker"], "--port", port)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"argument --port: {port!r} is not a whole number from 0 to 65535" in done.stderr
+
+
+def test_ctrl_c_ends_a_server_and_frees_its_port(start_server):
+    served = start_server()
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(PATIENCE) == 0
+    assert not any("Traceback" in line for line in served.lines), served.lines
+    port = int(served.url.rpartition(":")[2])
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_sigterm_ends_a_server(start_server):
+    served = start_server()
+    before = time.monotonic()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(PATIENCE) == -signal.SIGTERM
+    assert time.monotonic() - before < PATIENCE
+    assert not any("Traceback" in line for line in served.lines), served.lines
