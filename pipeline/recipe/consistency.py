@@ -1,19 +1,23 @@
-"""Do the sections of a recipe fit one another? Asked when it is loaded, not hours later in a stage.
+"""Do the values of a recipe fit one another? Asked when it is loaded, not hours later in a stage.
 
 More training tokens than ``pretrain_data`` or ``midtrain_data`` hold are no fault: the loop repeats them.
 """
 
 import difflib
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from pipeline.recipe.training import TrainSection
 
 if TYPE_CHECKING:
     from pipeline.recipe.load import Recipe
 
 
 def faults(recipe: "Recipe") -> list[str]:
-    """A sentence for each pair of values that cannot work together, in the order of the stages."""
-    return [*_mix(recipe), *_vocabulary(recipe), *_contexts(recipe), *_positions(recipe)]
+    """A sentence for each group of values that cannot work together."""
+    checks = (_mix, _weights, _vocabulary, _contexts, _positions, _batches, _checkpoints)
+    return [fault for check in checks for fault in check(recipe)]
 
 
 def _mix(recipe: "Recipe") -> Iterator[str]:
@@ -23,6 +27,21 @@ def _mix(recipe: "Recipe") -> Iterator[str]:
             nearest = difflib.get_close_matches(name, sources, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"its sources are {', '.join(sources)}"
             yield f"pretrain_data.mix names {name!r}, which collect.sources does not have: {hint}"
+
+
+def _weights(recipe: "Recipe") -> Iterator[str]:
+    shares = recipe.midtrain_data.model_dump(include={"repository", "long_documents", "synthetic"})
+    for name, weights in (
+        ("pretrain_data.mix", recipe.pretrain_data.mix),
+        ("midtrain_data.repository, long_documents and synthetic", shares),
+        ("sft_data.modes", recipe.sft_data.modes),
+        ("sft_data.families", recipe.sft_data.families),
+    ):
+        total = sum(weights.values())
+        if total == 0:
+            yield f"{name}: no weight is above 0: raise one"
+        elif not math.isfinite(total):
+            yield f"{name}: the sum of the weights is too large: lower them"
 
 
 def _vocabulary(recipe: "Recipe") -> Iterator[str]:
@@ -55,6 +74,28 @@ def _positions(recipe: "Recipe") -> Iterator[str]:
                 f"{name} is {length} and the model has {most} positions: shorten it or raise "
                 "model.max_positions"
             )
+
+
+def _batches(recipe: "Recipe") -> Iterator[str]:
+    for name, length in _lengths(recipe):
+        stage = name.partition(".")[0]
+        section = getattr(recipe, stage)
+        batch, micro_tokens = section.global_batch_tokens, section.micro_batch * length
+        if batch % micro_tokens:
+            nearest = max(round(batch / micro_tokens), 1) * micro_tokens
+            yield (
+                f"{stage}.global_batch_tokens is {batch}, no multiple of micro_batch x sequence_length = "
+                f"{section.micro_batch} x {length} = {micro_tokens}: make it {nearest}, for instance"
+            )
+
+
+def _checkpoints(recipe: "Recipe") -> Iterator[str]:
+    there = [name for name, section in recipe if isinstance(section, TrainSection)]
+    for name in recipe.evaluate.checkpoints:
+        if name not in there:
+            nearest = difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"those are {', '.join(there)}"
+            yield f"evaluate.checkpoints names {name!r}, which is no stage that trains: {hint}"
 
 
 def _lengths(recipe: "Recipe") -> Iterator[tuple[str, int]]:

@@ -1,12 +1,19 @@
 """Sections of the data stages, from ``collect`` to ``sft_data``."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from pipeline.recipe.base import Section
 
 Mode = Literal["interleaved", "preserved", "off"]  # of thinking (GLM-5 paper section 3.1)
+
+
+def _quoted(table: Any) -> Any:
+    """YAML 1.1 reads an unquoted ``off`` as false."""
+    if isinstance(table, dict) and any(isinstance(name, bool) for name in table):
+        raise ValueError('a name without quotes was read as true or false: quote it, for instance "off"')
+    return table
 
 
 class Source(Section):
@@ -47,16 +54,16 @@ class CollectSection(Section):
 class EvalSetsSection(Section):
     heldout_fraction: float = Field(0.02, gt=0, lt=0.5)  # of each source's characters, by hash
     items_per_family: int = Field(50, gt=0)  # held-out environment tasks a family and mode
-    long_context_lengths: list[int] = Field(min_length=1)  # tokens, approximately
+    long_context_lengths: list[PositiveInt] = Field(min_length=1)  # tokens, approximately
     long_context_items: int = Field(40, gt=0)  # a task and length
 
 
 class CurateSection(Section):
     """Thresholds that a user may want to move; the rules' own constants stand beside them in ``filters/``."""
 
-    min_characters: int = 200
-    max_line_characters: int = 2000
-    minhash_permutations: int = 64
+    min_characters: int = Field(200, ge=0)
+    max_line_characters: int = Field(2000, gt=0)
+    minhash_permutations: int = Field(64, ge=2, le=4096)  # the index takes seconds to lay out 4096
     minhash_threshold: float = Field(0.8, gt=0, lt=1)
 
 
@@ -66,13 +73,14 @@ class TokenizerSection(Section):
 
 
 class PretrainDataSection(Section):
-    mix: dict[str, float] = Field(min_length=1)  # share of the tokens by source name
+    # Share of the tokens by source name.
+    mix: Annotated[dict[str, NonNegativeFloat], BeforeValidator(_quoted)] = Field(min_length=1)
     tokens: int = Field(gt=0)
     fill_in_the_middle: float = Field(0.5, ge=0, le=1)  # share of code documents
 
 
 class MidtrainDataSection(Section):
-    contexts: dict[int, int] = Field(min_length=1)  # sequence length -> tokens
+    contexts: dict[PositiveInt, PositiveInt] = Field(min_length=1)  # sequence length -> tokens
     repository: float = Field(ge=0, le=1)  # shares of the tokens
     long_documents: float = Field(ge=0, le=1)
     synthetic: float = Field(ge=0, le=1)
@@ -80,7 +88,7 @@ class MidtrainDataSection(Section):
 
 class SftDataSection(Section):
     chats: int = Field(gt=0)
-    modes: dict[Mode, NonNegativeFloat] = Field(min_length=1)
+    modes: Annotated[dict[Mode, NonNegativeFloat], BeforeValidator(_quoted)] = Field(min_length=1)
     families: dict[str, NonNegativeFloat] = Field(min_length=1)  # weight by "environment/family"
     wrong_turns: float = Field(0.1, ge=0, le=1)  # share of the chats that can hold a wrong turn, masked
     off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues with a later turn without thinking

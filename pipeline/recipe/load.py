@@ -2,10 +2,10 @@
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from model.config import ModelConfig
 from pipeline.errors import UserError
@@ -33,13 +33,24 @@ from pipeline.recipe.training import (
 FOLDER = Path("recipes")
 
 
+def _folder_name(name: str) -> str:
+    """The name becomes a folder below ``artifacts/`` and ``runs/``, and may not lead out of them."""
+    if not name.strip() or name == "." or ".." in name or any(part in name for part in "/\\\0\n"):
+        raise ValueError(
+            f"{name!r} cannot be the name of a folder: leave name out, or use letters and digits"
+        )
+    return name
+
+
 class Recipe(Section):
     """All sections; a stage's own section has the stage's name."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_folder_name)]
     description: str = ""
-    seed: int = 0  # of the training stages
-    data_seed: int = 0  # of the data stages: several training seeds share their data
+    # Of the training stages, which draw from PyTorch's 64-bit seeds: a million and three a training seed.
+    seed: int = Field(0, ge=0, le=2**44)
+    # Of the data stages: several training seeds share their data.
+    data_seed: int = Field(0, ge=0, le=2**63 - 1)
     model: ModelSection
     collect: CollectSection
     eval_sets: EvalSetsSection
@@ -106,7 +117,11 @@ def _read(path: Path, children: tuple[Path, ...]) -> dict:
 def _parse(path: Path) -> dict:
     try:
         values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder: name a recipe's file") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): name a recipe's file") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or no such number or date
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold sections, like recipes/tiny.yaml")
@@ -135,7 +150,8 @@ def _explain(error: ValidationError) -> str:
 def _explain_one(fault: Any) -> str:
     where = ".".join(str(part) for part in fault["loc"])
     if fault["type"] != "extra_forbidden":
-        return f"{where}: {fault['msg']}" if where else fault["msg"]
+        message = fault["msg"].removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
     known = _fields_at(fault["loc"][:-1])
     nearest = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
     hint = f", did you mean {nearest[0]!r}?" if nearest else f" (known: {', '.join(known)})"

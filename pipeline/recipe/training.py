@@ -4,11 +4,13 @@ Words, everywhere the same: a micro-batch is the sequences of one forward pass o
 is the tokens of one optimizer step over all devices.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pipeline.recipe.base import Section
+
+Fading = Annotated[float, Field(ge=0, lt=1)]  # share that a running mean keeps at each step
 
 
 class Optimizer(Section):
@@ -17,10 +19,10 @@ class Optimizer(Section):
     muon_lr: float = Field(gt=0)
     adamw_lr: float = Field(gt=0)
     muon_split: bool = True
-    momentum: float = 0.95
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1
-    clip: float = 1.0  # gradient norm
+    momentum: Fading = 0.95
+    betas: tuple[Fading, Fading] = (0.9, 0.95)
+    weight_decay: float = Field(0.1, ge=0)
+    clip: float = Field(1.0, gt=0)  # gradient norm
 
 
 class Schedule(Section):
@@ -49,7 +51,7 @@ class TrainSection(Section):
 class Mtp(Section):
     """Multi-token prediction (paper section 2.1): three steps that share one block."""
 
-    weight: float = 0.3
+    weight: float = Field(0.3, ge=0)
     # 1 is the paper's. On a CPU the three steps cost nearly as much as the trunk of a tiny model.
     every_steps: int = Field(1, gt=0)  # optimizer steps from one with the MTP loss to the next
 
@@ -64,8 +66,8 @@ class IndexerLoss(Section):
 class Balance(Section):
     """Auxiliary-loss-free balancing: each step the selection bias moves by ``bias_step`` against the load."""
 
-    bias_step: float = 0.001
-    sequence_loss: float = 1e-4
+    bias_step: float = Field(0.001, ge=0)
+    sequence_loss: float = Field(1e-4, ge=0)
 
 
 class PretrainSection(TrainSection):

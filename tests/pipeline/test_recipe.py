@@ -52,6 +52,136 @@ def test_what_is_wrong_is_named(write, changes, sentence):
     assert "\n" not in str(caught.value)
 
 
+INFINITE = float("inf")
+ZERO_OR_MORE, ABOVE_0 = "Input should be greater than or equal to 0", "Input should be greater than 0"
+BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite number"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("name", "../../evil", "name: '../../evil' cannot be the name of a folder"),
+        ("name", "a/b", "name: 'a/b' cannot be"),
+        ("name", "a\\b", "name: 'a\\\\b' cannot be"),
+        ("name", "..", "name: '..' cannot be"),
+        ("name", ".", "name: '.' cannot be"),
+        ("name", "", "name: '' cannot be"),
+        ("name", "  ", "name: '  ' cannot be"),
+        ("seed", -1, f"seed: {ZERO_OR_MORE}"),
+        ("seed", 2**63, "seed: Input should be less than or equal to 17592186044416"),
+        ("data_seed", -1, f"data_seed: {ZERO_OR_MORE}"),
+        ("data_seed", 2**63, "data_seed: Input should be less than or equal to 9223372036854775807"),
+        ("model.num_heads", 0, "model: num_heads is 0: it must be a finite number above 0"),
+        ("model.mtp_steps", -1, "model: mtp_steps is -1: it must be a finite number 0 or more"),
+        ("model.rope_base", INFINITE, "model: rope_base is inf: it must be a finite number above 0"),
+        ("model.norm_eps", float("nan"), "model: norm_eps is nan: it must be"),
+        ("eval_sets.long_context_lengths", [256, 0], f"eval_sets.long_context_lengths.1: {ABOVE_0}"),
+        ("curate.min_characters", -1, f"curate.min_characters: {ZERO_OR_MORE}"),
+        ("curate.max_line_characters", 0, f"curate.max_line_characters: {ABOVE_0}"),
+        (
+            "curate.minhash_permutations",
+            1,
+            "minhash_permutations: Input should be greater than or equal to 2",
+        ),
+        ("curate.minhash_permutations", 10**6, "minhash_permutations: Input should be less than or equal to"),
+        ("curate.minhash_threshold", 1.0, f"curate.minhash_threshold: {BELOW_1}"),
+        ("tokenizer.train_mb", INFINITE, f"tokenizer.train_mb: {FINITE}"),
+        ("pretrain_data.mix", {"stdlib": 1, "factbook": -1}, f"pretrain_data.mix.factbook: {ZERO_OR_MORE}"),
+        ("pretrain_data.mix", {"stdlib": INFINITE}, f"pretrain_data.mix.stdlib: {FINITE}"),
+        (
+            "pretrain_data.mix",
+            {"stdlib": 1e308, "factbook": 1e308},
+            "pretrain_data.mix: the sum of the weights",
+        ),
+        (
+            "pretrain_data.mix",
+            {"stdlib": 0, "factbook": 0},
+            "pretrain_data.mix: no weight is above 0: raise one",
+        ),
+        ("pretrain_data.mix", {}, "pretrain_data.mix: Dictionary should have at least 1 item"),
+        ("midtrain_data.contexts", {512: 0}, f"midtrain_data.contexts.512: {ABOVE_0}"),
+        ("midtrain_data.contexts", {512: 9, -4: 9}, f"midtrain_data.contexts.-4.[key]: {ABOVE_0}"),
+        (
+            "midtrain_data",
+            {"repository": 0, "long_documents": 0, "synthetic": 0},
+            "midtrain_data.repository, long_documents and synthetic: no weight is above 0: raise one",
+        ),
+        ("sft_data.modes", {"off": 0}, "sft_data.modes: no weight is above 0"),
+        (
+            "sft_data.modes",
+            {False: 1},
+            "sft_data.modes: a name without quotes was read as true or false: quote",
+        ),
+        ("sft_data.families", {"string/copy": 0.0}, "sft_data.families: no weight is above 0"),
+        ("sft_data.families", {"string/copy": -0.5}, f"sft_data.families.string/copy: {ZERO_OR_MORE}"),
+        ("sft.optimizer.muon_lr", INFINITE, f"sft.optimizer.muon_lr: {FINITE}"),
+        ("sft.optimizer.adamw_lr", float("nan"), f"sft.optimizer.adamw_lr: {FINITE}"),
+        ("sft.optimizer.momentum", 1.0, f"sft.optimizer.momentum: {BELOW_1}"),
+        ("sft.optimizer.momentum", -0.1, f"sft.optimizer.momentum: {ZERO_OR_MORE}"),
+        ("sft.optimizer.betas", [0.9, 1.0], f"sft.optimizer.betas.1: {BELOW_1}"),
+        ("sft.optimizer.betas", [-0.9, 0.9], f"sft.optimizer.betas.0: {ZERO_OR_MORE}"),
+        ("sft.optimizer.weight_decay", -0.1, f"sft.optimizer.weight_decay: {ZERO_OR_MORE}"),
+        ("sft.optimizer.clip", 0, f"sft.optimizer.clip: {ABOVE_0}"),
+        ("sft.epochs", INFINITE, f"sft.epochs: {FINITE}"),
+        ("pretrain.mtp.weight", -0.1, f"pretrain.mtp.weight: {ZERO_OR_MORE}"),
+        ("pretrain.balance.bias_step", -0.1, f"pretrain.balance.bias_step: {ZERO_OR_MORE}"),
+        ("pretrain.balance.sequence_loss", -0.1, f"pretrain.balance.sequence_loss: {ZERO_OR_MORE}"),
+        (
+            "pretrain.global_batch_tokens",
+            2000,
+            "pretrain.global_batch_tokens is 2000, no multiple of micro_batch x sequence_length = 4 x 256 = "
+            "1024: make it 2048",
+        ),
+        (
+            "midtrain.global_batch_tokens",
+            100,
+            "midtrain.global_batch_tokens is 100, no multiple of micro_batch",
+        ),
+        (
+            "sft.micro_batch",
+            3,
+            "sft.global_batch_tokens is 1024, no multiple of micro_batch x sequence_length",
+        ),
+        (
+            "evaluate.checkpoints",
+            ["sft", "pretran"],
+            "evaluate.checkpoints names 'pretran', which is no stage that trains: did you mean 'pretrain'?",
+        ),
+        ("evaluate.checkpoints", ["eval_sets"], "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft"),
+    ],
+)
+def test_an_impossible_value_is_refused_with_its_place(write, path, value, sentence):
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    with pytest.raises(UserError) as caught:
+        load_recipe(write(**value))
+    text = str(caught.value)
+    assert sentence in text, text
+    assert "\n" not in text and "; " not in text, text
+
+
+def test_the_ends_of_what_is_possible_are_taken(write):
+    optimizer = {"momentum": 0, "betas": [0, 0.999], "weight_decay": 0}
+    mine = load_recipe(
+        write(
+            seed=2**44, data_seed=2**63 - 1, curate={"min_characters": 0},
+            model={"mtp_steps": 0, "first_dense_layers": 0},
+            pretrain_data={"mix": {"stdlib": 1, "factbook": 0}},
+            pretrain={"optimizer": optimizer, "mtp": {"weight": 0}, "balance": {"bias_step": 0}},
+            evaluate={"checkpoints": ["sft"]},
+        )
+    )  # fmt: skip
+    assert mine.seed == 2**44 and mine.data_seed == 2**63 - 1
+    assert mine.pretrain_data.mix == {"stdlib": 1.0, "factbook": 0.0}
+
+
+def test_an_unquoted_off_in_the_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: tiny\nsft_data: {modes: {interleaved: 1, off: 0}}\n")
+    with pytest.raises(UserError, match='sft_data.modes: .* quote it, for instance "off"$'):
+        load_recipe(str(path))
+
+
 STEP = {"sequence_length": 640, "tokens": 320_000}
 
 
@@ -75,16 +205,28 @@ STEP = {"sequence_length": 640, "tokens": 320_000}
             ["which collect.sources does not have: its sources are stdlib, packages, factbook"],
         ),
         (
-            {"midtrain": {"contexts": [STEP]}, "midtrain_data": {"contexts": {256: 9, 512: 9}}},
+            {
+                "midtrain": {"contexts": [STEP], "global_batch_tokens": 2560},
+                "midtrain_data": {"contexts": {256: 9, 512: 9}},
+            },
             [
                 "midtrain.contexts.0.sequence_length is 640 and midtrain_data.contexts has no sequences of "
                 "that length: add 640 there, or use 512, which it has"
             ],
         ),
-        ({"dsa_warmup": {"sequence_length": 300}}, ["dsa_warmup.sequence_length is 300 and midtrain_data"]),
-        ({"dsa_adapt": {"sequence_length": 300}}, ["dsa_adapt.sequence_length is 300 and midtrain_data"]),
         (
-            {"pretrain": {"sequence_length": 2048}, "sft": {"sequence_length": 4096}},
+            {"dsa_warmup": {"sequence_length": 300, "global_batch_tokens": 1200}},
+            ["dsa_warmup.sequence_length is 300 and midtrain_data"],
+        ),
+        (
+            {"dsa_adapt": {"sequence_length": 300, "global_batch_tokens": 1200}},
+            ["dsa_adapt.sequence_length is 300 and midtrain_data"],
+        ),
+        (
+            {
+                "pretrain": {"sequence_length": 2048, "global_batch_tokens": 8192},
+                "sft": {"sequence_length": 4096, "global_batch_tokens": 8192},
+            },
             [
                 "pretrain.sequence_length is 2048 and the model has 1024 positions: shorten it or raise "
                 "model.max_positions",
@@ -103,7 +245,10 @@ def test_sections_that_do_not_fit_one_another(write, changes, sentences):
 
 def test_sections_that_fit_after_both_were_changed(write):
     shape = {"vocab_size": 4096, "max_positions": 4096}
-    changes = {"tokenizer": {"vocab_size": 4096}, "sft": {"sequence_length": 4096}}
+    changes = {
+        "tokenizer": {"vocab_size": 4096},
+        "sft": {"sequence_length": 4096, "global_batch_tokens": 8192},
+    }
     mine = load_recipe(write(model=shape, pretrain={"tokens": 10**9}, **changes))
     assert mine.pretrain.tokens > mine.pretrain_data.tokens  # the loop goes over the data again
 
@@ -119,6 +264,14 @@ def test_a_file_that_is_no_recipe(tmp_path):
     path.write_text("- 1\n")
     with pytest.raises(UserError, match="must hold sections"):
         load_recipe(str(path))
+    path.write_text("seed: 2026-13-45\n")
+    with pytest.raises(UserError, match="bad.yaml is not valid YAML: month must be in 1..12"):
+        load_recipe(str(path))
+    folder = tmp_path / "folder.yaml"
+    folder.mkdir()
+    for ask in (load_recipe, parent_of):
+        with pytest.raises(UserError, match="folder.yaml is a folder: name a recipe's file"):
+            ask(str(folder))
 
 
 @pytest.mark.parametrize("name", recipe_names())
