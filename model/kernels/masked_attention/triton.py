@@ -236,6 +236,19 @@ def _queries_that_see(start, stop, s0, T, BS: tl.constexpr):
 
 
 @triton.jit
+def _own_keys(start, stop, T, N, BS: tl.constexpr):
+    """Of a program that owns BS keys of a head: batch entry, head, first key, the entry's ranges, and the
+    first and last + 1 query that sees any of them.
+    """
+    b = (tl.program_id(1) // N).to(tl.int64)
+    s0 = tl.program_id(0) * BS
+    start += b * T
+    stop += b * T
+    lo, hi = _queries_that_see(start, stop, s0, T, BS)
+    return b, tl.program_id(1) % N, s0, start, stop, lo, hi
+
+
+@triton.jit
 def _weights_by_key(
     k_tile, q_tile, lse, start, stop, bits, words, scale, t, s, row, T, N,
     BS: tl.constexpr, SELECTED: tl.constexpr,
@@ -257,13 +270,8 @@ def _key_gradient_kernel(
     H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
 ):  # fmt: skip
     """Gradient of BS keys of a head."""
-    b = (tl.program_id(1) // N).to(tl.int64)
-    n = tl.program_id(1) % N
-    s0 = tl.program_id(0) * BS
+    b, n, s0, start, stop, lo, hi = _own_keys(start, stop, T, N, BS)
     s = s0 + tl.arange(0, BS)
-    start += b * T
-    stop += b * T
-    lo, hi = _queries_that_see(start, stop, s0, T, BS)
     k_tile = _rows(k + (b * S * N + n) * H, s, s < S, N * H, H)
     v_tile = _rows(v + (b * S * N + n) * V, s, s < S, N * V, V)
     acc = tl.zeros([BS, H], tl.float32)
@@ -289,13 +297,8 @@ def _value_gradient_kernel(
     H: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr, SELECTED: tl.constexpr,
 ):  # fmt: skip
     """Gradient of BS values of a head. Beside that of the keys it would not fit into the registers."""
-    b = (tl.program_id(1) // N).to(tl.int64)
-    n = tl.program_id(1) % N
-    s0 = tl.program_id(0) * BS
+    b, n, s0, start, stop, lo, hi = _own_keys(start, stop, T, N, BS)
     s = s0 + tl.arange(0, BS)
-    start += b * T
-    stop += b * T
-    lo, hi = _queries_that_see(start, stop, s0, T, BS)
     k_tile = _rows(k + (b * S * N + n) * H, s, s < S, N * H, H)
     acc = tl.zeros([BS, V], tl.float32)
     for t0 in range(lo // BT * BT, hi, BT):
