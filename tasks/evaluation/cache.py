@@ -26,19 +26,21 @@ class Cache:
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._locks: dict[Path, threading.Lock] = {}  # checkpoints of equal weights may be scored at once
 
     def get(self, checkpoint: str, key: str, compute: Callable[[], Result]) -> tuple[Result, bool]:
         """The result, and whether it was there already."""
-        found = self._read(checkpoint, key)
-        if found is not None:
-            return found, True
-        result = compute()
         path = self._path(checkpoint, key)
-        temporary = path.with_suffix(f".{threading.get_ident()}.tmp")  # another thread may write the same
-        temporary.write_text(json.dumps(asdict(result)))
-        os.replace(temporary, path)
-        # Through JSON as well, so that a fresh result and a stored one are the same to whoever reads them.
-        return self._read(checkpoint, key), False
+        with self._locks.setdefault(path, threading.Lock()):
+            found = self._read(checkpoint, key)
+            if found is not None:
+                return found, True
+            result = compute()
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(asdict(result)))
+            os.replace(temporary, path)
+            # Through JSON as well, so that a fresh result and a stored one are the same to all readers.
+            return self._read(checkpoint, key), False
 
     def _path(self, checkpoint: str, key: str) -> Path:
         return self.folder / f"{checkpoint[:24]}-{key[:24]}.json"

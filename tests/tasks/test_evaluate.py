@@ -184,7 +184,10 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     compared = {(change["after"], change["suite"]) for change in scores["changes"]}
     assert ("dsa_adapt", "environments") in compared and ("sft", "environments") not in compared
     assert ("pretrain", "bits_per_byte") in compared  # against the 3-gram model
-    assert not any(s["cached"] for s in record["facts"]["seconds_by_suite"] if s["checkpoint"] == "pretrain")
+    # Three stages have the same weights: the results of the one that came first serve all.
+    cached = {(s["checkpoint"], s["suite"]): s["cached"] for s in record["facts"]["seconds_by_suite"]}
+    equal = [cached[name, "bits_per_byte"] for name in ("dsa_warmup", "dsa_adapt", "sft")]
+    assert not cached["pretrain", "bits_per_byte"] and sorted(equal) == [False, True, True]
 
     with monkeypatch.context() as patch:
         patch.setattr(
