@@ -93,7 +93,7 @@ def _read(path: Path, name: str, source: Source, notes: Notes) -> Iterator[Docum
 
 
 def _json_lines(path: Path, name: str, source: Source, notes: Notes) -> Iterator[Document]:
-    good, first_reason = False, "it is empty"
+    good, first_reason = False, ""
     with _open(path) as file:
         for number, line in enumerate(_bounded_lines(file), 1):
             where = f"{name} line {number}"
@@ -105,13 +105,12 @@ def _json_lines(path: Path, name: str, source: Source, notes: Notes) -> Iterator
                 yield _document(_parse(line), where, name, source)
                 good = True
             except Unusable as reason:
-                if not good and first_reason == "it is empty":
-                    first_reason = f"line {number}: {reason}"
+                first_reason = first_reason or f"line {number}: {reason}"
                 notes.skip(where, str(reason))
     if not good:
         raise UserError(
-            f"source {source.name}: {path} holds no usable line ({first_reason}); a line is a JSON object "
-            "with the key 'text'"
+            f"source {source.name}: {path} holds no usable line ({first_reason or 'it is empty'}); "
+            "a line is a JSON object with the key 'text'"
         )
 
 
