@@ -32,6 +32,14 @@ with contextlib.suppress(ImportError):
     )
     settings.load_profile("repeatable")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked ``gpu`` are skipped, and say so, where there is no card."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+
+
 # One server serves all files of such a folder.
 SHARING_A_SERVER = ("tests/flows/", "tests/model/inference/server/")
 

@@ -92,7 +92,6 @@ def test_a_loss_that_is_not_finite_names_its_batch(model, threads):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_replayed_graphs_give_the_gradients_of_the_same_operations():
     """Steps with and without the further losses in turn: each kind is run, recorded, then replayed."""
     small = {"vocab_size": 64, "hidden_size": 64, "num_layers": 2, "num_experts": 4, "mtp_steps": 2}

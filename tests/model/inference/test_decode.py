@@ -15,10 +15,8 @@ from model.inference.native.build import compiler, library
 from model.inference.request import SamplingParams
 from model.inference.server.__main__ import main
 
-native = pytest.param(
-    "native",
-    marks=pytest.mark.skipif(compiler() is None, reason="needs g++ 12 or newer, or clang with OpenMP"),
-)
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs g++ 12 or newer, or clang with OpenMP")
+native = pytest.param("native", marks=needs_compiler)
 SIZES = [dict(page_size=4, max_running=5), dict(page_size=16), dict(page_size=3, pages=40, max_running=7)]
 
 
@@ -99,7 +97,7 @@ def test_passes_read_new_weights(tiny_model, mode):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.skipif(compiler() is None, reason="needs g++ 12 or newer, or clang with OpenMP")
+@needs_compiler
 def test_native_passes_of_any_shape_and_number_of_threads(make_model, seed):
     """Heads, latents and experts of all sizes: also those that fill no register, and no experts at all."""
     layers = dict(num_layers=3, first_dense_layers=3) if seed == 3 else {}
@@ -194,14 +192,11 @@ def test_the_server_says_before_it_starts_that_it_cannot_decode_so(tmp_path, cap
     assert capsys.readouterr().err == "error: decode cannot be 'graphs' on cpu: graphs need CUDA\n"
 
 
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("attention", ["sparse", "dense"])
-@pytest.mark.parametrize("place", [pytest.param("cuda", marks=gpu)])
-def test_graphs_give_the_tokens_of_padded_passes(tiny_model, attention, dtype, place):
-    model = tiny_model(27, dtype, index_dim=32, index_heads=4).to(place)
+@pytest.mark.gpu
+def test_graphs_give_the_tokens_of_padded_passes(tiny_model, attention, dtype):
+    model = tiny_model(27, dtype, index_dim=32, index_heads=4).to("cuda")
     prompts, params = requests_for(model, 12, f"graphs {attention}")
     engine = Engine(model, attention=attention, page_size=4, max_running=9)
     recorded = engine.generate(prompts, params)
@@ -214,12 +209,12 @@ def test_graphs_give_the_tokens_of_padded_passes(tiny_model, attention, dtype, p
             check_completion({0: model}, prompt, own, completion, 1e-4, attention)
 
 
-@pytest.mark.parametrize("place", [pytest.param("cuda", marks=gpu)])
-def test_graphs_read_new_weights(tiny_model, place):
+@pytest.mark.gpu
+def test_graphs_read_new_weights(tiny_model):
     models = {
-        n: model.to(place) for n, model in versions(tiny_model, 28, index_dim=32, index_heads=4).items()
+        n: model.to("cuda") for n, model in versions(tiny_model, 28, index_dim=32, index_heads=4).items()
     }
-    engine = Engine(tiny_model(28, index_dim=32, index_heads=4).to(place), page_size=3)
+    engine = Engine(tiny_model(28, index_dim=32, index_heads=4).to("cuda"), page_size=3)
     params = SamplingParams(12, 0.0, seed=0)
     request = engine.add([5, 6, 7], params)
     for _ in range(6):

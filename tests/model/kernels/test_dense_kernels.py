@@ -89,7 +89,6 @@ def test_expert_row_kernels(device, dtype, bound, draw, error):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_routed_experts(draw, error):
     x, index, weight, gate_up, down = experts_inputs(draw, torch.bfloat16, 301, 128, 8, 64, 3)
     grad = draw(301, 128)

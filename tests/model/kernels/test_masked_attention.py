@@ -62,7 +62,6 @@ def test_fewer_queries_than_keys(device, dtype, bound, draw, error):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("selected", [False, True])
 def test_head_sizes_of_glm5(selected, draw, error):
     T, N = 700, 2

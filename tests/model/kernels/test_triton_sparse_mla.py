@@ -77,7 +77,6 @@ def test_same_gradient_in_every_run(dtype, draw):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("heads", [8, 64, 128])
 def test_head_sizes_of_glm5(heads, deterministic, draw, error):
