@@ -19,7 +19,7 @@ import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self, get_args
 
 from pipeline.errors import UserError
@@ -45,6 +45,10 @@ class Task:
     difficulty: int  # steps that the oracle needs
     seed: int
     heldout: bool
+    provenance: str = (
+        "generated"  # where the problem came from: a generator, a project and its patch, a corpus
+    )
+    licence: str = "Apache-2.0"  # of the prompt and of what comes with it
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,14 +56,17 @@ class Task:
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
         """The task that ``to_record`` stored. Unknown keys (such as a mode beside it) are ignored."""
-        missing = [name for name in cls.__dataclass_fields__ if name not in record]
+        missing = [name for name in REQUIRED if name not in record]
         if missing:
             raise UserError(
                 f"task {record.get('id', '?')} lacks {', '.join(missing)}: make the task file again"
             )
-        values = {name: record[name] for name in cls.__dataclass_fields__}
+        values = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         values["messages"], values["tools"] = tuple(values["messages"]), tuple(values["tools"])
         return cls(**values)
+
+
+REQUIRED = tuple(item.name for item in fields(Task) if item.default is MISSING)
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,8 @@ class Environment(ABC):
     name: str
     families: tuple[str, ...]  # trained and evaluated
     evaluation_only: tuple[str, ...] = ()  # never trained: they show generalisation to unseen families
+    provenance: str = "generated"  # of its tasks, see ``Task``
+    licence: str = "Apache-2.0"
 
     def make_task(self, family: str, seed: int, heldout: bool = False) -> Task:
         """The task of that seed, the same every time, on the wanted side of the split.
@@ -139,7 +148,7 @@ class Environment(ABC):
         digest = hashlib.sha256(content.encode()).hexdigest()[:12]
         return Task(
             f"{self.name}/{family}/{digest}", self.name, family, draft.messages, draft.tools, draft.truth,
-            draft.difficulty, seed, heldout,
+            draft.difficulty, seed, heldout, self.provenance, self.licence,
         )  # fmt: skip
 
     @abstractmethod
