@@ -84,7 +84,7 @@ def _hold_out(context: Context) -> list[Document]:
 
 def _tasks(context: Context, sources: list[str]) -> Iterator[dict]:
     """Held-out tasks of every family, each in every mode, so that modes are compared on the same tasks."""
-    environments = catalog.environments(sources)
+    environments = catalog.select(catalog.environments(sources), context.section.environments)
     names = catalog.family_names(environments) + catalog.family_names(environments, evaluation_only=True)
     wanted = context.section.items_per_family
     for done, name in enumerate(names):

@@ -22,6 +22,15 @@ def environments(documents: Iterable[str] = ()) -> dict[str, Environment]:
     return {environment.name: environment for environment in made}
 
 
+def select(catalog: dict[str, Environment], names: Iterable[str]) -> dict[str, Environment]:
+    """The named part of a catalog, in the catalog's order. Raises ``UserError`` for an unknown name."""
+    wanted = set(names)
+    unknown = sorted(wanted - set(catalog))
+    if unknown:
+        raise UserError(f"there is no environment {unknown[0]!r} (known: {', '.join(catalog)})")
+    return {name: environment for name, environment in catalog.items() if name in wanted}
+
+
 def family_names(catalog: dict[str, Environment], evaluation_only: bool = False) -> list[str]:
     """``environment/family`` of all trained families, or of those kept for evaluation."""
     names = []

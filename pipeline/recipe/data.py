@@ -53,6 +53,7 @@ class CollectSection(Section):
 
 class EvalSetsSection(Section):
     heldout_fraction: float = Field(0.02, gt=0, lt=0.5)  # of each source's characters, by hash
+    environments: list[str] = Field(min_length=1)  # whose families are examined, all of each
     items_per_family: int = Field(50, gt=0)  # held-out environment tasks a family and mode
     long_context_lengths: list[PositiveInt] = Field(min_length=1)  # tokens, approximately
     long_context_items: int = Field(40, gt=0)  # a task and length
