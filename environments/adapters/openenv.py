@@ -102,7 +102,8 @@ class Episodes:
 
     def state(self, episode_id: str) -> dict[str, Any]:
         found = self._find(episode_id)
-        return {"episode_id": episode_id, "step_count": found.steps, "done": found.done, "task": found.task.id}
+        task = found.task.id
+        return {"episode_id": episode_id, "step_count": found.steps, "done": found.done, "task": task}
 
     async def close(self, name: str) -> None:
         found = self._open.pop(name, None)
