@@ -1,0 +1,98 @@
+"""A miniature Harbor task, written anew for each test."""
+
+from pathlib import Path
+
+import pytest
+
+CONFIG = """\
+schema_version = "1.4"
+artifacts = ["/app"]
+[task]
+name = "miniature/total"
+version = "1.0.0"
+[metadata]
+category = "text"
+difficulty = "easy"
+[agent]
+timeout_sec = 60
+network_mode = "no-network"
+[verifier]
+timeout_sec = 30
+environment_mode = "separate"
+[environment]
+cpus = 1
+memory_mb = 512
+storage_mb = 64
+network_mode = "no-network"
+"""
+INSTRUCTION = """\
+The folder /app holds numbers.txt with one whole number a line. Write the program /app/total.py: run as
+`python3 /app/total.py FILE` it prints the sum of the numbers in FILE. Also write the sum of /app/numbers.txt
+to /app/total.txt.
+"""
+DOCKERFILE = """\
+FROM python:3.11-slim-bookworm
+WORKDIR /app
+COPY numbers.txt /app/numbers.txt
+"""
+SOLVE = """\
+#!/bin/bash
+cat > /app/total.py <<'END'
+import sys
+print(sum(int(line) for line in open(sys.argv[1])))
+END
+python3 /app/total.py /app/numbers.txt > /app/total.txt
+"""
+TEST = """\
+#!/bin/bash
+# Leaves one number in /logs/verifier/reward.txt, whatever happens.
+mkdir -p /logs/verifier
+if python3 -I /tests/check.py; then reward=1; else reward=0; fi
+echo "$reward" > /logs/verifier/reward.txt
+"""
+CHECK = '''\
+"""Runs /app/total.py on numbers it has not seen; /app/total.txt must hold the sum of /app/numbers.txt."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+for seed in range(3):
+    numbers = [random.Random(seed).randrange(-1000, 1000) for _ in range(20)]
+    Path("/tmp/case.txt").write_text("".join(f"{number}\\n" for number in numbers))
+    command = [sys.executable, "-I", "/app/total.py", "/tmp/case.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, env={})
+    if done.stdout.strip() != str(sum(numbers)):
+        sys.exit(f"the sum of case {seed} is wrong")
+total = Path("/app/total.txt").read_text().strip()
+sys.exit(0 if total == "100" else "the sum of numbers.txt is wrong")
+'''
+FILES = {
+    "task.toml": CONFIG,
+    "instruction.md": INSTRUCTION,
+    "environment/Dockerfile": DOCKERFILE,
+    "environment/numbers.txt": "27\n73\n",
+    "solution/solve.sh": SOLVE,
+    "tests/test.sh": TEST,
+    "tests/check.py": CHECK,
+}
+
+
+@pytest.fixture
+def write_task(tmp_path):
+    """``write_task(name, {path: content})``: the folder of the miniature task with some files changed; a file
+    whose content is None is left out.
+    """
+
+    def write(name: str = "total", changes: dict[str, str | bytes | None] | None = None) -> Path:
+        folder = tmp_path / "tasks" / name
+        for path, content in {**FILES, **(changes or {})}.items():
+            if content is None:
+                continue
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return folder
+
+    return write
