@@ -30,6 +30,10 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("stop", help="end the Prefect server and worker of this clone")
     _add_talking(commands)
+    env = commands.add_parser(
+        "env", add_help=False, help="environments: list, try one yourself, validate a task"
+    )
+    env.add_argument("rest", nargs=argparse.REMAINDER)
     _add_reading(commands)
     return parser
 
@@ -153,6 +157,12 @@ def _talk(arguments: argparse.Namespace) -> None:
     hand_over(PASSING_ON[arguments.command], arguments.recipe, arguments.stage, arguments.further)
 
 
+def _env(arguments: argparse.Namespace) -> None:
+    from flows.talk import become
+
+    become("environments.command", [*arguments.further, *arguments.rest])
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from pipeline import artifacts
     from pipeline.recipe import load_recipe
@@ -190,9 +200,12 @@ def _mlflow(arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "run": _run_plain, "pipeline": _run_prefect, "stop": _stop, "status": _status, "explain": _explain,
     "report": _report, "doctor": _doctor, "mlflow": _mlflow, "chat": _talk, "serve": _talk,
+    "env": _env,
 }  # fmt: skip
 # Commands that become another program, with all further options.
-PASSING_ON = {"chat": "model.inference.terminal", "serve": "model.inference.server"}
+PASSING_ON = {
+    "chat": "model.inference.terminal", "serve": "model.inference.server", "env": "environments.command",
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -45,7 +45,13 @@ def hand_over(module: str, recipe: str, stage: str | None, arguments: list[str])
             raise UserError(
                 f"recipe {recipe} has no finished checkpoint of stage {stage!r}; there are {known}"
             )
-    command = [sys.executable, "-m", module, "--first", first, *arguments]
-    command += [f"{title}={folder}" for title, folder in folders.items()]
+    become(
+        module, ["--first", first, *arguments, *(f"{title}={folder}" for title, folder in folders.items())]
+    )
+
+
+def become(module: str, arguments: list[str]) -> None:
+    """Become ``python -m module arguments``; never returns."""
+    command = [sys.executable, "-m", module, *arguments]
     paths = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))})

@@ -76,7 +76,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
-        """Write a file as root; folders above it are made. Links inside are never followed out of the sandbox."""
+        """Write a file as root; folders above it are made. No link inside leads out of the sandbox."""
 
     @abstractmethod
     async def read(self, path: str, limit: int = 1_000_000) -> bytes:

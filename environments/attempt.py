@@ -1,0 +1,145 @@
+"""A person at a task, in the terminal or on a pipe: the prompt, their messages, the verdict.
+
+A line is the answer; ``\\`` at its end continues it. ``$ ls`` calls ``bash``, ``/call NAME JSON`` any tool,
+``/call NAME VALUE`` one of a single argument.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from environments.episode import answer, call_message
+from environments.interface import MODES, Environment, Episode, Message, Task, Verdict, play
+
+HELP = """\
+a line               your answer; a \\ at its end continues it
+$ COMMAND            runs a command, where there is a shell
+/call NAME JSON      calls a tool; with one argument its value alone will do
+/tools               the tools of this task
+/oracle [MODE]       plays the oracle's solution (interleaved, preserved or off) and ends
+/done                judge what was done so far
+/quit                or Ctrl-D: leave without a verdict"""
+
+
+class Leave(Exception):
+    """The person has had enough."""
+
+
+async def attempt(environment: Environment, task: Task, read: Callable[[str], str]) -> Verdict | None:
+    """Let a person try ``task``; ``read`` gives a line, or raises ``EOFError``. None: they left."""
+    episode = environment.episode()
+    try:
+        for message in await episode.reset(task):
+            show(message)
+        if task.tools:
+            print(_tools(task))
+        if sys.stdin.isatty():
+            print("(/help tells what you can do)")
+        return await _dialogue(environment, task, episode, read)
+    except (Leave, EOFError):
+        return None
+    finally:
+        await episode.close()
+
+
+async def _dialogue(
+    environment: Environment, task: Task, episode: Episode, read: Callable[[str], str]
+) -> Verdict:
+    while True:
+        line = _whole_line(read)
+        command, _, rest = line.partition(" ")
+        if command == "/oracle":
+            return await _oracle(environment, task, rest.strip() or "interleaved")
+        if command == "/done":
+            return await episode.verify()
+        if command == "/quit":
+            raise Leave
+        if command == "/help":
+            print(HELP)
+            continue
+        if command == "/tools":
+            print(_tools(task))
+            continue
+        message = _message(line, task)
+        if message is None:
+            continue
+        step = await episode.step(message)
+        for reply in step.messages:
+            show(reply)
+        if step.done:
+            return await episode.verify()
+
+
+def _whole_line(read: Callable[[str], str]) -> str:
+    lines = [read("> ")]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(read("  "))
+    return "\n".join(lines)
+
+
+def _message(line: str, task: Task) -> Message | None:
+    """The assistant message that a line stands for; None, with a sentence printed, where it is no call."""
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.tools}
+    if line.startswith("$ ") and "bash" in schemas:
+        return call_message(None, "bash", command=line[2:])
+    if not line.startswith("/call"):
+        return answer(None, line)
+    _, name, text = [*line.split(maxsplit=2), "", ""][:3]
+    if name not in schemas:
+        print(f"there is no tool {name!r} (known: {', '.join(schemas) or 'none'})")
+        return None
+    arguments = _arguments(text, list(schemas[name].get("properties", {})))
+    if arguments is None:
+        print(f"the arguments of {name} are not a JSON object: {text}")
+        return None
+    return call_message(None, name, **arguments)
+
+
+def _arguments(text: str, names: list[str]) -> dict[str, Any] | None:
+    try:
+        given = json.loads(text or "{}")
+    except ValueError:
+        given = text
+    if isinstance(given, dict):
+        return given
+    return {names[0]: text} if len(names) == 1 else None
+
+
+async def _oracle(environment: Environment, task: Task, mode: str) -> Verdict:
+    if mode not in MODES:
+        print(f"no thinking mode {mode!r} (known: {', '.join(MODES)}); playing interleaved")
+        mode = "interleaved"
+    messages, verdict = await play(environment, task, environment.oracle(task, mode))
+    for message in messages[len(task.messages) :]:
+        show(message)
+    return verdict
+
+
+def show(message: Message) -> None:
+    """Print a message with who says it; control characters of an agent's output do not reach the terminal."""
+    if message.get("reasoning_content"):
+        print(f"(thinks) {_harmless(message['reasoning_content'])}")
+    for call in message.get("tool_calls") or []:
+        function = call.get("function") or call
+        print(
+            f"(calls) {function['name']} {_harmless(json.dumps(function['arguments'], ensure_ascii=False))}"
+        )
+    if message.get("content") or not message.get("tool_calls"):
+        print(f"[{message['role']}] {_harmless(message.get('content') or '')}")
+
+
+def _tools(task: Task) -> str:
+    described = [
+        f"  {tool['function']['name']}({', '.join(tool['function']['parameters'].get('properties', {}))})"
+        f"  {tool['function'].get('description', '')}".rstrip()
+        for tool in task.tools
+    ]
+    return "\n".join(["tools:", *described]) if described else "this task has no tools"
+
+
+def _harmless(text: str) -> str:
+    return "".join(
+        mark if mark.isprintable() or mark in "\n\t" else "\N{REPLACEMENT CHARACTER}" for mark in text
+    )
