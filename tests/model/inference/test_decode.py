@@ -13,7 +13,6 @@ from model.inference.decode import Decoder
 from model.inference.engine import Engine
 from model.inference.native.build import compiler, library
 from model.inference.request import SamplingParams
-from model.inference.server.__main__ import main
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs g++ 12 or newer, or clang with OpenMP")
 native = pytest.param("native", marks=needs_compiler)
@@ -187,6 +186,9 @@ def test_an_engine_that_is_gone_keeps_no_memory(tiny_model, mode):
 
 
 def test_the_server_says_before_it_starts_that_it_cannot_decode_so(tmp_path, capsys):
+    pytest.importorskip("uvicorn")  # a bare GPU host has the engine's needs, not the server's
+    from model.inference.server.__main__ import main
+
     (tmp_path / "config.json").write_text("{}")
     assert main([f"any={tmp_path}", "--decode", "graphs"]) == 1
     assert capsys.readouterr().err == "error: decode cannot be 'graphs' on cpu: graphs need CUDA\n"
