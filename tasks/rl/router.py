@@ -1,9 +1,9 @@
 """Which engine a rollout goes to: always the same one, where its prefix is cached (paper section 4.1.2).
 
-Engines stand on a ring of hashes, each at many points; a rollout belongs to the first point after its own hash.
-When an engine joins or leaves, only the rollouts between its points move. An engine that has more than its
-share of what runs passes new rollouts on to the next point (consistent hashing with bounded loads, arXiv
-1608.01350); a rollout that is under way stays.
+Engines stand on a ring of hashes, each at many points; a rollout belongs to the first point after its own
+hash. When an engine joins or leaves, only the rollouts between its points move. An engine that has more
+than its share of what runs passes new rollouts on to the next point (consistent hashing with bounded loads,
+arXiv 1608.01350); a rollout that is under way stays.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ class Router:
     """Not for several threads at once."""
 
     def __init__(self, spare: float = 0.25):
-        """``spare``: how far an engine's running rollouts may exceed the mean before new ones go elsewhere."""
+        """``spare``: how far an engine's load may exceed the mean before new rollouts go elsewhere."""
         self._spare = spare
         self._ring: list[tuple[int, str]] = []
         self._running: dict[str, set[str]] = {}  # rollouts by engine
@@ -47,7 +47,7 @@ class Router:
         return homeless
 
     def route(self, rollout: str) -> str:
-        """The engine of a rollout, the same until it is released or its engine leaves. Raises ``NoEngine``."""
+        """The engine of a rollout, the same until it ends or its engine leaves. Raises ``NoEngine``."""
         if rollout not in self._placed:
             engine = self._free_engine(rollout)
             self._placed[rollout] = engine

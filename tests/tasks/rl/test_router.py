@@ -1,4 +1,4 @@
-"""Consistent hashing: rollouts stay where they are, few move when engines come and go, no engine is overrun."""
+"""Consistent hashing: rollouts stay, few move when engines come and go, none is overrun."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,0 +1,43 @@
+"""Segments keep context and samples apart; trajectories know how old they are and come back from disk."""
+
+import pytest
+
+from tasks.rl.trajectory import Segment, Trajectory, mean_reward
+
+
+def trajectory(*segments, reward=1.0):
+    return Trajectory("r1", "g1", "t1", "tools", "calc", "interleaved", list(segments), reward, "right")
+
+
+def segment(*versions):
+    made = Segment()
+    made.read([1, 2, 3])
+    made.sample([4] * len(versions), [-0.5] * len(versions), list(versions))
+    made.read([5])
+    return made
+
+
+def test_a_segment_keeps_a_value_for_each_token():
+    made = segment(7, 8)
+    assert made.ids == [1, 2, 3, 4, 4, 5] and made.sampled == [False] * 3 + [True] * 2 + [False]
+    assert made.versions == [-1, -1, -1, 7, 8, -1] and made.logprobs == [0, 0, 0, -0.5, -0.5, 0]
+    assert len(made) == 6 and made.oldest == 7 and Segment().oldest is None
+    with pytest.raises(ValueError, match="2 tokens came with 1 log-probs"):
+        made.sample([1, 2], [-1.0], [1])
+
+
+def test_staleness_is_that_of_the_oldest_token():
+    assert trajectory(segment(5, 6), segment(3)).staleness(9) == 6
+    assert trajectory(segment()).staleness(9) == 0
+    assert trajectory(segment(5, 6), segment(3)).tokens == 3
+
+
+def test_a_trajectory_comes_back_from_its_line():
+    one = trajectory(segment(1, 2), reward=None)
+    line = one.to_json()
+    assert "\n" not in line and Trajectory.from_json(line) == one
+
+
+def test_the_mean_leaves_out_what_has_no_reward():
+    assert mean_reward([trajectory(reward=1.0), trajectory(reward=None), trajectory(reward=0.0)]) == 0.5
+    assert mean_reward([trajectory(reward=None)]) is None
