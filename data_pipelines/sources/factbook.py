@@ -29,14 +29,15 @@ def read(data: bytes, path: str, source: str, package: str, licence: str) -> Ite
 
 def country_text(country: dict, path: str) -> str:
     """Title, then sections; a field is one line, its parts separated by semicolons."""
-    parts = [_title(country, path)]
+    parts = [title(country, path)]
     for section, section_fields in country.items():
         parts.append(section.strip())
-        parts += [f"{name.strip()}: {_value(value)}" for name, value in section_fields.items()]
+        parts += [f"{name.strip()}: {value_text(value)}" for name, value in section_fields.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def _title(country: dict, path: str) -> str:
+def title(country: dict, path: str) -> str:
+    """The short name where there is one, else the long one."""
     names = country.get("Government", {}).get("Country name", {})
     for form in ("conventional short form", "conventional long form"):
         name = names.get(form, {}).get("text", "none")
@@ -46,11 +47,12 @@ def _title(country: dict, path: str) -> str:
     return NAMELESS.get(stem, stem)
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """A field as one text: parts with names are separated by semicolons, markup is gone."""
     if not isinstance(value, dict):
         return _plain(str(value))
     parts = [
-        _plain(str(inner)) if name == "text" else f"{name.strip()}: {_value(inner)}"
+        _plain(str(inner)) if name == "text" else f"{name.strip()}: {value_text(inner)}"
         for name, inner in value.items()
     ]
     return "; ".join(part for part in parts if part)
