@@ -8,6 +8,7 @@ Harbor offers and this project does not run (several steps, compose files, GPUs,
 
 import hashlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,7 @@ from environments.sandbox.interface import Limits
 from pipeline.errors import UserError
 
 REQUIRED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
+VARIABLE = re.compile(r"\$\{\w+:-([^}]*)\}")
 MAX_FILES = 20_000
 MAX_BYTES = 256 * 2**20
 MAX_TEXT_BYTES = 2**20  # of task.toml and of instruction.md
@@ -44,6 +46,10 @@ class HarborTask:
         """The folder of solve.sh, None where the task has no solution."""
         folder = self.folder / "solution"
         return folder if (folder / "solve.sh").is_file() else None
+
+    def variables(self, table: dict[str, str]) -> dict[str, str]:
+        """An ``env`` table of task.toml; ``${NAME:-default}`` is the default, nothing of this machine."""
+        return {name: VARIABLE.sub(lambda match: match[1], value) for name, value in table.items()}
 
     @property
     def limits(self) -> Limits:
@@ -173,6 +179,10 @@ def _refuse_unsupported(folder: Path, config: TaskConfig, files: dict[str, os.st
     for what, present in used.items():
         if present:
             raise UserError(f"{folder}: {what} is of Harbor but not run here: leave it out")
+    for table in (machine.env, verifier.env, config.solution.env):
+        for name, value in table.items():
+            if "${" in VARIABLE.sub("", value):
+                raise UserError(f"{folder}: {name} takes its value from the machine: give it a default")
     for place in [machine.workdir, *(item.source for item in artifacts)]:
         if place is not None and not PurePosixPath(place).is_absolute():
             raise UserError(f"{folder}: {place!r} in task.toml is not an absolute path")
