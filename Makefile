@@ -1,6 +1,7 @@
 # make pipeline [RECIPE=tiny] [PORT=4200]   set up if needed, run every stage through Prefect, say where the report is
 # make test                                 set up if needed, run the tests
 # make vllm                                 set up vLLM's own environment, .venv-vllm (optional: docs/serving.md)
+# make harbor                               set up Harbor's own environment, .venv-harbor (optional; needs Python 3.12)
 # PIP_ARGS is handed to pip, for instance another package index.
 
 RECIPE ?= tiny
@@ -11,9 +12,11 @@ TESTS_INSTALLED := $(VENV)/.tests-installed
 TEST_PACKAGES := $(CURDIR)/$(VENV)/test-packages
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
+HARBOR_VENV := .venv-harbor
+HARBOR_INSTALLED := $(HARBOR_VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS)
 
-.PHONY: pipeline test stop mlflow doctor vllm
+.PHONY: pipeline test stop mlflow doctor vllm harbor
 
 pipeline: $(INSTALLED)
 	@$(BIN)/python -m flows.cli pipeline --recipe $(RECIPE) $(if $(PORT),--port $(PORT))
@@ -32,6 +35,9 @@ doctor: $(INSTALLED)
 
 vllm: $(VLLM_INSTALLED)
 	@echo "vLLM is in $(VLLM_VENV): $(BIN)/python -m model.inference.vllm NAME=FOLDER"
+
+harbor: $(HARBOR_INSTALLED)
+	@echo "Harbor is in $(HARBOR_VENV): pytest -m harbor runs tasks with it"
 
 # The first Python of the right version, or PYTHON=... alone.
 CANDIDATES := $(or $(PYTHON),python3.12 python3.11 python3 python)
@@ -72,3 +78,19 @@ $(VLLM_INSTALLED): requirements-vllm.lock | $(INSTALLED)
 	  -r requirements-vllm.lock || { echo '$(NO_INSTALL)' >&2; exit 1; }
 	@$(VLLM_VENV)/bin/python -c 'import torch, vllm' || { echo '$(subst $(VENV) ,$(VLLM_VENV) ,$(NO_TORCH))' >&2; exit 1; }
 	@touch $@
+
+# Of its own, because it needs Python 3.12: from PATH, or one that pyenv has.
+HARBOR_CANDIDATES := $(or $(PYTHON),python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python) python3)
+HARBOR_VERSION := import sys; sys.exit(sys.version_info[:2] != (3, 12))
+NO_HARBOR_PYTHON := error: Harbor needs Python 3.12, which was not found ($(HARBOR_CANDIDATES)): install it or give PYTHON=/its/path
+
+$(HARBOR_INSTALLED): requirements-harbor.lock
+	@for name in $(HARBOR_CANDIDATES); do \
+	  if $$name -c '$(HARBOR_VERSION)' 2>/dev/null; then found=$$name; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "$(NO_HARBOR_PYTHON)" >&2; exit 1; fi; \
+	$$found -m venv --clear $(HARBOR_VENV) || { echo "error: $$found $(subst $(VENV):,$(HARBOR_VENV):,$(NO_VENV))" >&2; exit 1; }
+	@echo "installing requirements-harbor.lock into $(HARBOR_VENV) (once; about 0.5 GB)"
+	@$(HARBOR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS) \
+	  -r requirements-harbor.lock || { echo '$(NO_INSTALL)' >&2; exit 1; }
+	@$(HARBOR_VENV)/bin/python -c 'import harbor' && touch $@
