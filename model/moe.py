@@ -63,10 +63,18 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
         self.register_buffer("bias", torch.zeros(config.num_experts, dtype=torch.float32))
 
-    def forward(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, RouterSignals]:
-        """Experts (M, K) and their weights (M, K), in descending order of biased score."""
+    def forward(
+        self, x_BTD: torch.Tensor, route_BTK: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, RouterSignals]:
+        """Experts (M, K) and their weights (M, K), in descending order of biased score.
+
+        ``route_BTK`` names the experts instead, where it is not -1: routing replay, for which the weights are
+        this router's all the same and carry its gradient.
+        """
         score_BTE = wide_linear(x_BTD, self.weight).sigmoid()
         index_BTK = (score_BTE.detach() + self.bias).topk(self.top_k, dim=-1).indices
+        if route_BTK is not None:
+            index_BTK = torch.where(route_BTK < 0, index_BTK, route_BTK.to(index_BTK.dtype))
         chosen = score_BTE.gather(-1, index_BTK)
         weight_BTK = chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * self.scale
         signals = RouterSignals(score_BTE, index_BTK)
@@ -88,7 +96,9 @@ class MoE(nn.Module):
         self.down = nn.Parameter(torch.empty(E, D, width))
         self.shared = SwiGLU(D, width * config.num_shared_experts)
 
-    def forward(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, RouterSignals]:
-        index_MK, weight_MK, signals = self.router(x_BTD)
+    def forward(
+        self, x_BTD: torch.Tensor, route_BTK: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, RouterSignals]:
+        index_MK, weight_MK, signals = self.router(x_BTD, route_BTK)
         routed_MD = routed_experts(x_BTD.flatten(0, 1), index_MK, weight_MK, self.gate_up, self.down)
         return routed_MD.view_as(x_BTD) + self.shared(x_BTD), signals

@@ -66,13 +66,17 @@ class Block(nn.Module):
         self.ffn = SwiGLU(config.hidden_size, config.ffn_size) if dense else MoE(config)
 
     def forward(
-        self, x_BTD: torch.Tensor, view: Visibility | PagedView, options: AttentionOptions
+        self,
+        x_BTD: torch.Tensor,
+        view: Visibility | PagedView,
+        options: AttentionOptions,
+        route_BTK: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Signals]:
         attended, attention = self.attention(self.attention_norm(x_BTD), view, options)
         x_BTD = x_BTD + attended
         if isinstance(self.ffn, SwiGLU):
             return x_BTD + self.ffn(self.ffn_norm(x_BTD)), Signals(attention, None)
-        routed, router = self.ffn(self.ffn_norm(x_BTD))
+        routed, router = self.ffn(self.ffn_norm(x_BTD), route_BTK)
         return x_BTD + routed, Signals(attention, router)
 
 
@@ -105,6 +109,7 @@ class Transformer(nn.Module):
         top_k: int | None = None,
         indexer_loss: bool = False,
         measure: bool = False,
+        route_LBTK: torch.Tensor | None = None,
     ) -> Output:
         """Hidden states of ``tokens_BT`` (int64) and the losses' ingredients.
 
@@ -114,19 +119,23 @@ class Transformer(nn.Module):
             indexer_loss: also compute every layer's indexer KL: over all visible keys under dense attention,
                 inside the selection under sparse attention.
             measure: also compute the attention mass on the selected, the best possible and the last K keys.
+            route_LBTK: the experts of each token, a row a MoE layer, instead of the router's choice (routing
+                replay); -1 where it chooses itself.
         """
         view = self._view(tokens_BT, start_BT)
         options = AttentionOptions(attention, top_k or self.config.index_top_k, indexer_loss, measure)
         x_BTD = self.embed(tokens_BT)
         signals = []
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks):
+            moe = number - self.config.first_dense_layers
+            route_BTK = None if route_LBTK is None or moe < 0 else route_LBTK[moe]
             if self.recompute and torch.is_grad_enabled():
                 # Nothing is drawn at random in a block, and a CUDA graph does not let the generator be read.
                 x_BTD, signal = checkpoint(
-                    block, x_BTD, view, options, use_reentrant=False, preserve_rng_state=False
+                    block, x_BTD, view, options, route_BTK, use_reentrant=False, preserve_rng_state=False
                 )
             else:
-                x_BTD, signal = block(x_BTD, view, options)
+                x_BTD, signal = block(x_BTD, view, options, route_BTK)
             signals.append(signal)
         return self._output(self.norm(x_BTD), signals, options)
 
@@ -164,9 +173,12 @@ class Transformer(nn.Module):
 
     def read(self, tokens_M: torch.Tensor, view: PagedView, options: AttentionOptions) -> torch.Tensor:
         """Hidden states (M, D) after the final norm of new tokens, whose latents go into the view's cache."""
-        x_BTD = self.embed(tokens_M).unsqueeze(0)
-        for block in self.blocks:
-            x_BTD, _ = block(x_BTD, view, options)
+        x_BTD, routes = self.embed(tokens_M).unsqueeze(0), view.cache.routes
+        for number, block in enumerate(self.blocks):
+            x_BTD, signals = block(x_BTD, view, options)
+            if routes is not None and signals.router is not None:
+                layer = routes[number - self.config.first_dense_layers]
+                layer.index_copy_(0, view.row_M, signals.router.index_BTK[0].to(layer.dtype))
         return self.norm(x_BTD)[0]
 
     def read_mtp(
@@ -177,13 +189,13 @@ class Transformer(nn.Module):
         return self.mtp(hidden_MD.unsqueeze(0), self.embed(tokens_M).unsqueeze(0), first, view, options)[0][0]
 
     def new_cache(
-        self, pages: int, page_size: int, *, mtp: bool = False, indexer: bool = False
+        self, pages: int, page_size: int, *, mtp: bool = False, indexer: bool = False, routes: bool = False
     ) -> PagedCache:
         """An empty cache of the parameters' device and dtype; its first page is not to be given out."""
         weight, layers = self.embed.weight, self.config.num_layers + mtp
         return PagedCache(
             self.config, pages, page_size, layers=layers, indexer=indexer, device=weight.device,
-            dtype=weight.dtype,
+            dtype=weight.dtype, routes=routes,
         )  # fmt: skip
 
     def paged_view(self, cache: PagedCache, chunks: list[Chunk], start: int = 0) -> PagedView:

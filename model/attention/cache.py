@@ -36,8 +36,11 @@ class PagedCache:
         indexer: bool,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        routes: bool = False,
     ):
-        """``layers``: the trunk's, and one more where the MTP block drafts."""
+        """``layers``: the trunk's, and one more where the MTP block drafts. ``routes``: keep the experts of
+        every token as well.
+        """
         self.pages, self.page_size = pages, page_size
 
         def rows(count: int, width: int) -> list[torch.Tensor]:
@@ -45,6 +48,9 @@ class PagedCache:
 
         self.kv = rows(layers, config.kv_latent + config.qk_rope_dim)
         self.index_keys = rows(layers if indexer else 0, config.index_dim)
+        experts = (config.num_layers - config.first_dense_layers, pages * page_size, config.experts_per_token)
+        # int16 (MoE layers, rows, K): the experts that each token went to, in descending order of score
+        self.routes = torch.zeros(experts, dtype=torch.int16, device=device) if routes else None
 
     @property
     def bytes_per_token(self) -> int:

@@ -81,6 +81,10 @@ class AsyncEngine:
         return self._engine.version
 
     @property
+    def records_experts(self) -> bool:
+        return self._engine.records_experts
+
+    @property
     def broken(self) -> str:
         """Why the thread has ended, where it did not end by ``close``: nothing is answered any more."""
         return self._broken

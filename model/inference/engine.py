@@ -21,6 +21,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from model.attention.mla import AttentionOptions, Mode
@@ -53,6 +54,7 @@ class Engine:
         attention: Mode | None = None,
         top_k: int | None = None,
         decode: DecodeMode | None = None,
+        record_experts: bool = False,
     ):
         """
         Args:
@@ -66,6 +68,7 @@ class Engine:
             decode: how passes run in which every request reads one token, see ``decode.py``: "plain" as all
                 others, "padded" to fixed shapes, in "graphs" on CUDA, which is the default there, or in
                 "native" code on a CPU, which takes a C++ compiler and float32.
+            record_experts: completions tell the experts of every token, for routing replay.
         """
         if draft_steps and model.mtp is None:
             raise ValueError("the model has no MTP block to draft with: set draft_steps to 0")
@@ -77,7 +80,9 @@ class Engine:
         self.model, self.tokenizer, self.version = model, tokenizer, version
         self._options = AttentionOptions(mode, top_k or model.config.index_top_k)
         # One page more than asked for: the one that belongs to nobody.
-        self._cache = model.new_cache(pages + 1, page_size, mtp=draft_steps > 0, indexer=mode == "sparse")
+        self._cache = model.new_cache(
+            pages + 1, page_size, mtp=draft_steps > 0, indexer=mode == "sparse", routes=record_experts
+        )
         self._scheduler = Scheduler(
             pages=pages + 1, page_size=page_size, max_running=max_running, max_waiting=max_waiting,
             prefill_chunk=prefill_chunk, draft_steps=draft_steps, version=version,
@@ -118,6 +123,10 @@ class Engine:
         sequence = self._sequences.get(request)
         if sequence is not None:
             sequence.cancelled = True
+
+    @property
+    def records_experts(self) -> bool:
+        return self._cache.routes is not None
 
     @property
     def has_work(self) -> bool:
@@ -177,6 +186,8 @@ class Engine:
         ``OSError`` for weights that do not fit or cannot be read, and then nothing has changed.
         """
         state = read_state(self.model, source, checksum)
+        for sequence in self._scheduler.running:
+            self._keep_routes(sequence)
         self._scheduler.restart(version)
         self.version = version
         copy_state(self.model, state)
@@ -250,7 +261,22 @@ class Engine:
         self._forget(sequence)
         return Event(sequence.id, completion=sequence.completion)
 
+    def _keep_routes(self, sequence: Sequence) -> None:
+        """Take the experts of a sequence's tokens out of the cache; those under earlier weights stay."""
+        if self._cache.routes is None:
+            return
+        known = sum(map(len, sequence.routed))
+        slots = np.arange(known, sequence.read)
+        size = self._cache.page_size
+        if len(slots):
+            rows = np.array(sequence.pages)[slots // size] * size + slots % size
+            rows = torch.from_numpy(rows).to(self._cache.routes.device)
+            sequence.routed.append(self._cache.routes[:, rows].transpose(0, 1).cpu().numpy())
+
     def _forget(self, sequence: Sequence) -> None:
+        self._keep_routes(sequence)
+        if sequence.routed:
+            sequence.completion.experts = np.concatenate(sequence.routed)
         del self._sequences[sequence.id]
         if sequence in self._scheduler.running:
             self._scheduler.remove(sequence)

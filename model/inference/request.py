@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -61,6 +63,9 @@ class Completion:
     stop: int | str | None = None  # the stop token or string that ended it
     error: str = ""
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
+    # int16 (tokens, MoE layers, K), with ``record_experts``: where each token that was read went, from the
+    # first of the prompt to the last but one that was sampled.
+    experts: np.ndarray | None = None
 
     @property
     def ids(self) -> list[int]:

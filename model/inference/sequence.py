@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from model.inference.prefix import Node
 from model.inference.request import Completion, Event, SamplingParams, Token
 from model.inference.sampler import Draw, stop_string
@@ -26,6 +28,9 @@ class Sequence:
     prompt_given: bool = False
     matched: bool = False  # cached_tokens was counted
     tail: bytes = b""  # of the sampled text, for stop strings
+    routed: list[np.ndarray] = field(
+        default_factory=list
+    )  # experts under earlier weights, of its first tokens
 
     @property
     def unread(self) -> int:

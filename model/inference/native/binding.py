@@ -29,7 +29,8 @@ class NativePass:
         self._vocabulary = model.config.vocab_size
         tensors = [model.embed.weight, model.norm.weight, model.head.weight]
         for number, block in enumerate(model.blocks):
-            tensors += _layer(block, cache, number, options.mode == "sparse")
+            first_moe = model.config.first_dense_layers
+            tensors += _layer(block, cache, number, first_moe, options.mode == "sparse")
         if any(tensor is not None and not tensor.is_contiguous() for tensor in tensors):
             raise ValueError("native code needs weights that are contiguous in memory: clone them")
         self._tensors = tensors  # their memory must not go before this object does
@@ -64,7 +65,9 @@ def _sizes(model: Transformer, cache: PagedCache, options: AttentionOptions) -> 
     return (ctypes.c_int64 * len(values))(*values)
 
 
-def _layer(block: Block, cache: PagedCache, number: int, sparse: bool) -> list[torch.Tensor | None]:
+def _layer(
+    block: Block, cache: PagedCache, number: int, first_moe: int, sparse: bool
+) -> list[torch.Tensor | None]:
     """The fields of ``Layer`` in ``decode.cpp``, in its order."""
     a, ffn = block.attention, block.ffn
     linear = [a.q_down, a.q_norm, a.q_up, a.kv_down, a.kv_norm, a.k_up, a.v_up, a.out]
@@ -80,4 +83,6 @@ def _layer(block: Block, cache: PagedCache, number: int, sparse: bool) -> list[t
         fields += [ffn.shared.gate_up.weight, ffn.shared.down.weight]
     else:
         fields += [ffn.gate_up.weight, ffn.down.weight, *[None] * 4]
-    return [*fields, cache.kv[number], cache.index_keys[number] if sparse else None]
+    fields += [cache.kv[number], cache.index_keys[number] if sparse else None]
+    recorded = cache.routes is not None and isinstance(ffn, MoE)
+    return [*fields, cache.routes[number - first_moe] if recorded else None]

@@ -34,6 +34,7 @@ struct Layer {
     const float *ffn_norm, *gate_up, *down;                                        // of all experts, or dense
     const float *router, *router_bias, *shared_gate_up, *shared_down;              // null where dense
     float *kv, *index_keys;                                                        // the cache
+    int16_t* routes;  // of each cache row, K experts; null where they are not recorded
 };
 
 inline Eight load(const float* from) {
@@ -409,6 +410,8 @@ struct Pass {
             std::partial_sort(order.begin(), order.begin() + s.K, order.end());
             float sum_chosen = 0;
             for (int64_t k = 0; k < s.K; ++k) sum_chosen += chance.row[r][order[k].second];
+            if (l.routes)
+                for (int64_t k = 0; k < s.K; ++k) l.routes[keys[r].back() * s.K + k] = order[k].second;
             for (int64_t k = 0; k < s.K; ++k) {
                 const int64_t e = order[k].second;
                 chosen[e].push_back(r);

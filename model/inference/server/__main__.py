@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decode", choices=get_args(DecodeMode),
                         help="how decode passes run (default: graphs on CUDA, else plain); native is the "
                         "quickest on a CPU and needs a C++ compiler")  # fmt: skip
+    parser.add_argument("--record-experts", action="store_true",
+                        help="keep the experts of every token, for routing replay in a trainer")  # fmt: skip
     parser.add_argument("--max-body-bytes", type=int, default=limits.body_bytes)
     parser.add_argument("--max-prompt-tokens", type=int, help="default: what the model's context holds")
     parser.add_argument("--max-tokens", type=int, help="sampled for one sequence; default: what fits")
@@ -93,6 +95,7 @@ def _serve(options: argparse.Namespace) -> int:
         max_waiting=limits.sequences,
         draft_steps=options.draft_steps,
         decode=options.decode,
+        record_experts=options.record_experts,
     )
     app = make_app(folders, first, opener, limits=limits, api_key=key, loopback=loopback)
     config = uvicorn.Config(

@@ -18,7 +18,7 @@ from model.inference.server.errors import ApiError
 from model.inference.server.generation import Generation, Job, Server, sampling_params
 from model.inference.server.request_body import read_body
 from model.inference.server.schemas import CompletionBody
-from model.inference.server.text import StopCutter, json_number, token_name
+from model.inference.server.text import StopCutter, json_number, packed, token_name
 
 
 async def completions(request: Request) -> Response:
@@ -26,6 +26,11 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, CompletionBody)
     if body.stream and body.echo and body.logprobs is not None:
         raise ApiError(422, "echo with logprobs cannot be streamed; leave out one of the three", param="echo")
+    if body.return_routed_experts and not server.checkpoints.loaded.engine.records_experts:
+        raise ApiError(
+            422, "This server does not record experts: start it with --record-experts",
+            param="return_routed_experts",
+        )  # fmt: skip
     return await respond(request, _begin(server, body), body.stream)
 
 
@@ -137,6 +142,7 @@ class TextChoice:
         self._scored: list[Token | int] = []  # those with log-probabilities to show; the first has none
         self._offset = 0
         self._first = True
+        self._experts: dict[str, Any] | None = None
 
     @property
     def has_text(self) -> bool:
@@ -149,6 +155,8 @@ class TextChoice:
 
     def end(self, completion: Completion) -> None:
         self._text += self._cutter.feed(self._decoder.flush()) + self._cutter.flush()
+        if self._body.return_routed_experts and completion.experts is not None:
+            self._experts = packed(completion.experts)
         if self._body.echo and self._body.logprobs is not None:
             self._scored = [self._prompt[0], *completion.prompt]
 
@@ -167,6 +175,8 @@ class TextChoice:
             fields["logprobs"] = self._logprobs([*scored, *tokens])
         if self._first and self._body.return_token_ids:
             fields["prompt_token_ids"] = self._prompt
+        if self._experts is not None:
+            fields["routed_experts"] = self._experts
         self._first = False
         return fields
 

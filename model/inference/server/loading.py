@@ -30,18 +30,18 @@ def checkpoint_folder(folder: str) -> Path:
 
 
 async def open_checkpoint(
-    name: str, folder: Path, *, device: str = "cpu", decode: DecodeMode | None = None, **sizes: int
+    name: str, folder: Path, *, device: str = "cpu", decode: DecodeMode | None = None, **options: int
 ) -> Loaded:
     """Load a folder, without keeping the event loop from its other work, and start an engine on it.
 
-    ``decode`` and ``sizes`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that cannot
-    be read, and ``ValueError`` where it cannot be decoded that way.
+    ``decode`` and ``options`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that
+    cannot be read, and ``ValueError`` where it cannot be decoded that way.
     """
-    return await asyncio.to_thread(_open, name, folder, device, decode, sizes)
+    return await asyncio.to_thread(_open, name, folder, device, decode, options)
 
 
-def _open(name: str, folder: Path, device: str, decode: DecodeMode | None, sizes: dict[str, int]) -> Loaded:
+def _open(name: str, folder: Path, device: str, decode: DecodeMode | None, options: dict[str, int]) -> Loaded:
     tokenizer = Tokenizer.load(folder)
     model = load_folder(folder, device=device).eval()
-    engine = Engine(model, tokenizer=tokenizer, decode=decode, **sizes)
+    engine = Engine(model, tokenizer=tokenizer, decode=decode, **options)
     return Loaded(name, AsyncEngine(engine), tokenizer, model.config.max_positions)

@@ -85,6 +85,7 @@ class CompletionBody(SamplingBody):
     max_tokens: int = Field(16, ge=0)
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
+    return_routed_experts: bool = False  # at the end of each choice; of a server with --record-experts
 
 
 class TextPart(Body):

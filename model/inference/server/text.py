@@ -1,5 +1,10 @@
 """Tokens as text: stop strings cut out of a stream, and how log-probabilities name a token."""
 
+import base64
+from typing import Any
+
+import numpy as np
+
 from model.chat.tokenizer import Tokenizer
 
 
@@ -39,6 +44,12 @@ def _begun(text: str, stop: str) -> int:
 def json_number(logprob: float) -> float:
     """A log-probability that JSON can hold: -9999 for minus infinity, as OpenAI writes it."""
     return logprob if logprob > -9999.0 else -9999.0
+
+
+def packed(array: np.ndarray) -> dict[str, Any]:
+    """A whole array in JSON: its shape, its dtype, its bytes (little endian, row by row) as base64."""
+    data = base64.b64encode(np.ascontiguousarray(array)).decode()
+    return {"shape": list(array.shape), "dtype": str(array.dtype), "data": data}
 
 
 def token_name(tokenizer: Tokenizer, token_id: int) -> str:
