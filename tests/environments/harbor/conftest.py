@@ -13,6 +13,7 @@ version = "1.0.0"
 [metadata]
 category = "text"
 difficulty = "easy"
+licence = "Apache-2.0"
 [agent]
 timeout_sec = 60
 network_mode = "no-network"
@@ -24,6 +25,16 @@ cpus = 1
 memory_mb = 512
 storage_mb = 64
 network_mode = "no-network"
+# The program is run on numbers that no agent has seen, where neither tests nor rewards are.
+[[verifier.collect]]
+timeout_sec = 30
+command = '''
+mkdir -p /logs/artifacts && cd /logs/artifacts
+for seed in 1 2 3; do
+  seq $seed 7 $((seed * 40)) > case.txt
+  timeout 10 python3 /app/total.py case.txt > total-$seed.txt
+done
+'''
 """
 INSTRUCTION = """\
 The folder /app holds numbers.txt with one whole number a line. Write the program /app/total.py: run as
@@ -37,6 +48,7 @@ COPY numbers.txt /app/numbers.txt
 """
 SOLVE = """\
 #!/bin/bash
+# A program that sums, and its result for the numbers that are there.
 cat > /app/total.py <<'END'
 import sys
 print(sum(int(line) for line in open(sys.argv[1])))
@@ -51,19 +63,14 @@ if python3 -I /tests/check.py; then reward=1; else reward=0; fi
 echo "$reward" > /logs/verifier/reward.txt
 """
 CHECK = '''\
-"""Runs /app/total.py on numbers it has not seen; /app/total.txt must hold the sum of /app/numbers.txt."""
+"""The sums that /app/total.py printed, and /app/total.txt, which holds that of /app/numbers.txt."""
 
-import random
-import subprocess
 import sys
 from pathlib import Path
 
-for seed in range(3):
-    numbers = [random.Random(seed).randrange(-1000, 1000) for _ in range(20)]
-    Path("/tmp/case.txt").write_text("".join(f"{number}\\n" for number in numbers))
-    command = [sys.executable, "-I", "/app/total.py", "/tmp/case.txt"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, env={})
-    if done.stdout.strip() != str(sum(numbers)):
+for seed in (1, 2, 3):
+    printed = Path(f"/logs/artifacts/total-{seed}.txt").read_text().strip()
+    if printed != str(sum(range(seed, seed * 40 + 1, 7))):
         sys.exit(f"the sum of case {seed} is wrong")
 total = Path("/app/total.txt").read_text().strip()
 sys.exit(0 if total == "100" else "the sum of numbers.txt is wrong")
