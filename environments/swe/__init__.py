@@ -1,0 +1,1 @@
+"""Grading fixes of real projects: log parsers, verdicts, patches, and projects without a history."""
