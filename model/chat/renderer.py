@@ -18,6 +18,7 @@ are append-only too.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,22 +62,33 @@ class Rendered:
     train: list[bool]
 
 
+@dataclass(frozen=True)
+class SampledTurn:
+    """What a model sampled behind a generation prompt, without the stop token. ``thinking``: which prompt."""
+
+    ids: Sequence[int]
+    thinking: bool
+
+
 def render(
     tokenizer: Tokenizer,
     messages: list[Message],
     tools: list[dict] | None = None,
     mode: str | Thinking = "interleaved",
     generation_prompt: bool = False,
+    sampled: Mapping[int, SampledTurn] | None = None,
 ) -> Rendered:
     """The tokens of a dialogue, equal to those of ``chat_template.jinja``.
 
     ``messages`` are in OpenAI's form (``role``, ``content``, ``reasoning_content``, ``tool_calls``),
     ``tools`` are function schemas. Special tokens come from the format alone: names of them in a message are
-    plain text. ``generation_prompt`` adds the opening of the assistant's next turn. Raises ``ValueError`` for
-    a message that cannot be rendered, with its index.
+    plain text. ``generation_prompt`` adds the opening of the assistant's next turn. ``sampled`` gives the
+    tokens of assistant messages, by their index, that were sampled: those stand in the place of the text's,
+    since another cut of the same text would not be what the model wrote. Raises ``ValueError`` for a message
+    that cannot be rendered, with its index.
     """
     thinking = thinking_of(mode)
-    writer = _write(tokenizer, messages, tools, thinking, train_from=0)
+    writer = _write(tokenizer, messages, tools, thinking, train_from=0, sampled=sampled or {})
     if generation_prompt:
         writer.special(ASSISTANT, THINK if thinking.enabled else END_THINK)
     return Rendered(writer.ids, writer.train)
@@ -132,6 +144,7 @@ def _write(
     tools: list[dict] | None,
     thinking: Thinking,
     train_from: int,
+    sampled: Mapping[int, SampledTurn] | None = None,
 ) -> _Writer:
     _check(messages)
     writer = _Writer(tokenizer)
@@ -144,7 +157,12 @@ def _write(
         try:
             closes = index > train_from and previous["role"] == "assistant" and previous.get("train", True)
             keep_reasoning = index > last_user or not thinking.clear
-            _write_message(writer, message, previous, closes, keep_reasoning, train=index >= train_from)
+            turn = (sampled or {}).get(index)
+            if turn is not None:
+                writer.special(ASSISTANT)
+                _write_sampled(writer, turn, keep_reasoning, train=index >= train_from)
+            else:
+                _write_message(writer, message, previous, closes, keep_reasoning, train=index >= train_from)
         except ValueError as error:
             raise ValueError(f"message {index} of the chat: {error}") from error
         previous = message
@@ -210,6 +228,19 @@ def _write_answer(writer: _Writer, message: Message, keep_reasoning: bool, train
     writer.text(_content(message).strip(), train)
     for call in message.get("tool_calls") or []:
         _write_call(writer, call, train)
+
+
+def _write_sampled(writer: _Writer, turn: SampledTurn, keep_reasoning: bool, train: bool) -> None:
+    """A turn as it was sampled; where its reasoning goes, what stands behind it stays."""
+    ids, end = list(turn.ids), writer.tokenizer.ids_by_name[END_THINK]
+    if turn.thinking and keep_reasoning:
+        writer.special(THINK)
+    else:
+        writer.special(END_THINK)
+        if turn.thinking:
+            ids = ids[ids.index(end) + 1 :] if end in ids else []
+    writer.ids += ids
+    writer.train += [train] * len(ids)
 
 
 def _write_call(writer: _Writer, call: dict, train: bool) -> None:

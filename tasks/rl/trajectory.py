@@ -48,6 +48,19 @@ class Segment:
         self.logprobs += logprobs
         self.versions += versions
 
+    def keep_experts(self, experts: np.ndarray) -> None:
+        """The experts of all tokens so far, as an engine gives them; what is known already stays."""
+        known = 0 if self.experts is None else len(self.experts)
+        new = experts[known:]
+        self.experts = new if self.experts is None else np.concatenate([self.experts, new])
+
+    def cut(self, length: int) -> None:
+        """Forget what stands behind ``length`` tokens."""
+        for values in (self.ids, self.sampled, self.logprobs, self.versions):
+            del values[length:]
+        if self.experts is not None:
+            self.experts = self.experts[:length]
+
     @property
     def oldest(self) -> int | None:
         """The oldest weight version that sampled in it; None where nothing was sampled."""
