@@ -1,0 +1,215 @@
+"""The default backend: bubblewrap, overlays and control groups; no service, no root needed."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from environments.sandbox import namespaces
+from environments.sandbox.children import Child
+from environments.sandbox.files import Entry, read_folder
+from environments.sandbox.images import Builder
+from environments.sandbox.interface import Backend, Image, Limits, Result, Sandbox, SandboxError
+from environments.sandbox.layers import Layers
+from environments.sandbox.output import Output
+from environments.sandbox.phase import Holder, Phase
+from environments.sandbox.tree import Tree
+
+KILLED = 137
+
+
+class Bubblewrap(Backend):
+    name = "bubblewrap"
+
+    def __init__(self, cache: Path) -> None:
+        self._layers = Layers(cache, namespaces.owner())
+        self._builder = Builder(self._layers, start)
+
+    async def build(self, folder: Path) -> Image:
+        return await self._builder.build(folder)
+
+    async def start(self, image: Image, limits: Limits) -> "BubblewrapSandbox":
+        return await start(self._layers, self._layers.chain(image.name), limits, image)
+
+
+async def start(
+    layers: Layers, chain: list[str], limits: Limits, image: Image, draft: str | None = None
+) -> "BubblewrapSandbox":
+    """``draft``: a folder beside the layers that keeps what is written; its steps have the host's network."""
+    network = draft is not None
+    holder, phase = await Holder.start(
+        namespaces.holder(limits.disk_mb, chain, draft, network), str(layers.folder), network
+    )
+    try:
+        tree = Tree(Path(f"/proc/{holder.child.pid}/root{namespaces.ROOT}"), layers.owner)
+    except OSError as error:
+        await phase.end()
+        await holder.close()
+        raise SandboxError(f"the files of a sandbox cannot be reached: {error}") from error
+    return BubblewrapSandbox(holder, phase, tree, limits, image)
+
+
+class BubblewrapSandbox(Sandbox):
+    def __init__(self, holder: Holder, phase: Phase, tree: Tree, limits: Limits, image: Image) -> None:
+        self._holder, self._phase, self._tree = holder, phase, tree
+        self._limits, self._image = limits, image
+        self._outputs: list[Output] = []
+        self._running: set[asyncio.Task] = set()
+        self._lock = asyncio.Lock()
+        self._closed = False
+        self.binds: Mapping[str, str] = {}  # host paths that a build's steps may read
+
+    async def run(
+        self,
+        command: str,
+        *,
+        seconds: float = 60.0,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Result:
+        return await self.run_program(["bash", "-c", command], seconds, cwd, environment)
+
+    async def run_program(
+        self, argv: list[str], seconds: float, cwd: str | None, environment: Mapping[str, str] | None
+    ) -> Result:
+        phase = await self._current_phase()
+        result = await self._run(phase, argv, seconds, cwd, environment)
+        if result is None and phase is self._phase and not self._closed:  # it died before the command began
+            result = await self._run(await self._current_phase(), argv, seconds, cwd, environment)
+        return result or Result(KILLED, "the sandbox's processes were ended")
+
+    async def _current_phase(self) -> Phase:
+        async with self._lock:
+            if self._closed:
+                raise SandboxError("the sandbox is closed")
+            if not self._phase.alive:
+                self._phase.close()
+                self._phase = await self._holder.phase()
+            return self._phase
+
+    async def _run(self, phase, argv, seconds, cwd, environment) -> Result | None:
+        """None when the phase had ended before the command began."""
+        readable, writable = os.pipe()
+        told, status = os.pipe()
+        descriptors = [
+            phase.pid_namespace,
+            *([] if phase.net_namespace is None else [phase.net_namespace]),
+            status,
+        ]
+        try:
+            child = Child(
+                namespaces.command(
+                    argv, holder=self._holder.child.pid, pid_namespace=phase.pid_namespace,
+                    net_namespace=phase.net_namespace, status=status, cwd=cwd or self._image.workdir,
+                    environment={**self._image.environment, **(environment or {})}, binds=self.binds,
+                    groups=[], limits=[],
+                ),
+                output=writable, pass_fds=descriptors,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:  # too long, or a zero byte: the command's own fault
+            os.close(readable)
+            os.close(told)
+            return Result(126, f"the command cannot be run: {error}")
+        finally:
+            os.close(writable)
+            os.close(status)
+        output = Output(readable, self._limits.output_bytes)
+        self._outputs = [*(old for old in self._outputs if old.open), output]
+        try:
+            timed_out = await self._wait(child, phase, seconds)
+            returncode = await child.wait()
+            text, began = output.finish(), _exit_code(told)
+        finally:
+            os.close(told)
+        if timed_out:
+            return Result(KILLED, text, True, output.dropped)
+        if began is None and returncode != KILLED:
+            return None if not phase.alive else Result(126, text, False, output.dropped)
+        return Result(returncode if returncode >= 0 else KILLED, text, False, output.dropped)
+
+    async def _wait(self, child: Child, phase: Phase, seconds: float) -> bool:
+        """Whether the command was over its time, and killed."""
+        try:
+            await asyncio.wait_for(asyncio.shield(child.done), seconds)
+            return False
+        except TimeoutError:
+            await self._end(phase)
+            return True
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end(phase))
+            raise
+
+    async def _end(self, phase: Phase) -> None:
+        async with self._lock:
+            if phase.alive:
+                await phase.end()
+
+    async def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        await self._files(self._tree.write, path, content, mode)
+
+    async def read(self, path: str, limit: int = 1_000_000) -> bytes:
+        return await self._files(self._tree.read, path, limit)
+
+    async def upload(self, folder: Path, target: str) -> None:
+        await self._files(lambda: self._tree.upload(read_folder(folder), target))
+
+    async def make_folder(self, path: str) -> None:
+        if path != "/":
+            await self._files(self._tree.make_folder, path)
+
+    async def copy(self, sources: list[tuple[Entry, list[Entry]]], target: str) -> None:
+        """Docker's COPY: a folder's content goes into ``target``; a file becomes it, or goes into it where
+        it is a folder or ends in a slash.
+        """
+        for source, entries in sources:
+            if source.content is None:
+                await self.make_folder(target)
+                await self._files(self._tree.merge, entries, target)
+            else:
+                inside = target.endswith("/") or await self._files(self._tree.is_folder, target)
+                path = f"{target.rstrip('/')}/{source.path}" if inside else target
+                await self.write(path, source.content, source.mode)
+
+    async def _files(self, action, *arguments):
+        if self._closed:
+            raise SandboxError("the sandbox is closed")
+        try:
+            return await asyncio.to_thread(action, *arguments)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"a file of the sandbox cannot be reached: {error}") from error
+
+    async def end_processes(self) -> None:
+        async with self._lock:
+            if self._phase.alive:
+                await self._phase.end()
+            self._close_outputs()
+
+    async def close(self) -> None:
+        async with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            await self._phase.end()
+            self._close_outputs()
+            self._tree.close()
+            await self._holder.close()
+
+    def _close_outputs(self) -> None:
+        for output in self._outputs:
+            output.close()
+        self._outputs = []
+
+
+def _exit_code(told: int) -> int | None:
+    """What bubblewrap said of the command's end; None when it never began."""
+    os.set_blocking(told, False)
+    with contextlib.suppress(BlockingIOError):
+        for line in os.read(told, 4096).decode().splitlines():
+            with contextlib.suppress(ValueError):
+                if "exit-code" in (said := json.loads(line)):
+                    return said["exit-code"]
+    return None
