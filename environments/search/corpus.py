@@ -1,4 +1,4 @@
-"""The world of the search tasks: documents, entities, and facts between entities with the line that states them.
+"""The world of the search tasks: documents, entities, and facts with the line that states each.
 
 A corpus is a folder of plain files, made by ``data_pipelines.search_corpus`` or by hand:
 
@@ -95,7 +95,7 @@ class Corpus:
                 relation.statement.format(subject="", object="")
             except (KeyError, IndexError, ValueError):
                 raise self._error(
-                    f"the statement of relation {relation.name} has other fields than {{subject}} and {{object}}"
+                    f"the statement of {relation.name} has other fields than {{subject}} and {{object}}"
                 ) from None
         lines = {document.id: len(document.lines) for document in self.documents.values()}
         for fact in self.facts:
@@ -129,14 +129,26 @@ class Graph:
         self.forward, self.backward = _neighbours(corpus.facts)
         self.evidence = {(fact.relation, fact.subject, fact.object): fact for fact in corpus.facts}
         self.of_kind: dict[str, frozenset[str]] = _kinds(corpus.entities)
+        self._kinds = set(self.of_kind.values())
+        self._images: dict[tuple[str, frozenset[str], bool], frozenset[str]] = {}
         self.around: dict[str, list[tuple[str, bool, str]]] = defaultdict(list)  # entity -> steps from it
         for relation, subject, object_ in self.evidence:
             self.around[subject].append((relation, True, object_))
             self.around[object_].append((relation, False, subject))
 
     def reached(self, relation: str, entity: str, forward: bool) -> frozenset[str]:
-        """Objects of ``entity`` in ``relation``, or with ``forward`` false the subjects that it is an object of."""
+        """The objects of ``entity`` in ``relation``; with ``forward`` false, the subjects whose it is."""
         return (self.forward if forward else self.backward)[relation].get(entity, frozenset())
+
+    def image(self, relation: str, entities: frozenset[str], forward: bool) -> frozenset[str]:
+        """What any of ``entities`` reaches. That of a whole kind is computed once."""
+        key = (relation, entities, forward)
+        if key in self._images:
+            return self._images[key]
+        found = frozenset().union(*(self.reached(relation, entity, forward) for entity in entities))
+        if entities in self._kinds:
+            self._images[key] = found
+        return found
 
 
 def _neighbours(facts: list[Fact]):

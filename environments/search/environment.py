@@ -24,7 +24,7 @@ CHAINS = {
     "links3": ("link", "link", "link"),
     "attribute2": ("link", "attribute"),
     "attribute3": ("link", "link", "attribute"),
-    "shared3": ("shared", "sharing", "link"),
+    "shared3": ("shared", "sharing", "attribute"),
     "links4": ("link", "link", "link", "link"),
     "shared4": ("shared", "sharing", "link", "attribute"),
 }
@@ -117,7 +117,7 @@ class Search(Environment):
         return SearchEpisode(self.corpus, self.index, self._turns, self._calls, self._start_sandbox)
 
     def evidence(self, task: Task) -> list[tuple[str, str, int]]:
-        """For each statement in the order of the walk: what to search, the document that states it, its line."""
+        """For each statement in its order: what to search, the document that states it, the line."""
         question, path = Question.from_record(task.truth["question"]), task.truth["path"]
         found, known = [], set()
         for statement in question.statements:

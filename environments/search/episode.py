@@ -56,8 +56,8 @@ class SearchEpisode(Episode):
     async def reset(self, task: Task) -> list[Message]:
         if task.truth["corpus"] != self._corpus.digest:
             raise UserError(
-                f"task {task.id} was made from another search corpus than {self._corpus.name}: load that corpus or "
-                "make the task again"
+                f"task {task.id} was made from another search corpus than {self._corpus.name}: load that one "
+                "or make the task again"
             )
         await self.close()
         self._task = task
@@ -162,7 +162,7 @@ def show_page(document: Document, line: int) -> str:
 
 
 def show_matches(document: Document, text: str) -> str:
-    """Line and offset (in characters from the beginning, from 0) of each place; white space and case are free."""
+    """Line and offset (in characters of the text, from 0) of each place; case and white space are free."""
     pattern = r"\s+".join(re.escape(part) for part in text.split())
     found = (
         list(itertools.islice(re.finditer(pattern, document.text, re.IGNORECASE), MATCHES)) if pattern else []

@@ -10,7 +10,7 @@ from environments.search.corpus import Document
 
 WORD = re.compile(r"[a-z0-9]+")
 STOP_WORDS = frozenset(
-    "a an and are as at be by for from has have in is it its of on or that the their this to was were which with".split()
+    "a an and are as at be by for from has have in is it its of on or that the this to was which with".split()
 )
 
 

@@ -12,9 +12,11 @@ NO_WORD = re.compile(r"[^\w.]+|\.(?!\d)|(?<!\d)\.|_")
 
 
 def normal(text: str) -> str:
-    """``"The C\u00f4te d'Ivoire."`` to ``"cote divoire"``; points inside numbers stay, thousands commas go."""
-    plain = unicodedata.normalize("NFKD", text.casefold())
-    plain = "".join(character for character in plain if not unicodedata.combining(character))
+    """``"The C\u00f4te d'Ivoire."`` to ``"cote divoire"``; points inside numbers stay, commas go."""
+    plain = text.casefold().replace("&", " and ")
+    if not plain.isascii():
+        plain = unicodedata.normalize("NFKD", plain)
+        plain = "".join(character for character in plain if not unicodedata.combining(character))
     plain = re.sub(r"(?<=\d),(?=\d{3})", "", APOSTROPHES.sub("", plain))
     plain = " ".join(NO_WORD.sub(" ", plain).split())
     for article in ARTICLES:

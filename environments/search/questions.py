@@ -7,7 +7,6 @@ when without any one of the described entities it has several: then no step of t
 """
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from environments.search.corpus import Graph
@@ -18,10 +17,12 @@ CLUE_HOLDERS = range(
 )  # a clue is true of at least two entities, of no more than a tenth of a small corpus
 MOST_REACHED = 15  # in one step of a walk
 MOST_SHARING = 8  # entities that have one thing in common
+FEW_SHARED = 3  # such things of one relation, where a walk goes through one
 CLUES = (2, 2, 3)  # that describe where a walk begins, at least
 MOST_CLUES = 3
 TRIED_CLUES = 8
 
+NOTHING: frozenset[str] = frozenset()
 Term = int | str  # a variable, or the id of a named entity
 Step = tuple[str, bool, str]  # relation, whether it starts at its subject, the entity it reaches
 
@@ -62,13 +63,14 @@ def solve(graph: Graph, question: Question, limit: int | None = None, without: i
     that is said about it.
     """
     answers: set[str] = set()
-    statements = [s for s in question.statements if without is None or without not in (s.subject, s.object)]
     order = [variable for variable in reversed(range(len(question.kinds))) if variable != without]
-    about = {v: [s for s in statements if v in (s.subject, s.object)] for v in order}
+    domains, ties = _described(graph, question, order)
 
-    def extend(position: int, bound: dict[Term, str]) -> None:
+    def extend(position: int, bound: dict[int, str]) -> None:
         variable = order[position]
-        domain = _domain(graph, question.kinds[variable], about[variable], variable, bound)
+        domain = domains[variable]
+        for other, table in ties[variable]:
+            domain = domain & table.get(bound[other], NOTHING)
         for entity in domain.difference(bound.values()):
             if variable == 0:
                 answers.add(entity)
@@ -81,36 +83,27 @@ def solve(graph: Graph, question: Question, limit: int | None = None, without: i
     return answers
 
 
-def _domain(graph: Graph, kind: str, about: list[Statement], variable: int, bound: dict) -> frozenset[str]:
-    """What ``variable`` can be, given the variables bound so far."""
-    domain = graph.of_kind.get(kind, frozenset())
-    for s in about:
-        is_object = s.object == variable
-        other = s.subject if is_object else s.object
-        known = other if isinstance(other, str) else bound.get(other)
-        if known is not None:
-            domain = domain & graph.reached(s.relation, known, is_object)
-    return domain
+def _described(graph: Graph, question: Question, order: list[int]) -> tuple[dict, dict]:
+    """What each variable can be by its clues alone, and its ties to the variables before it in ``order``.
 
-
-def assignments(graph: Graph, question: Question, answer: str) -> Iterator[dict[int, str]]:
-    """Every way to bind the variables that makes ``answer`` right."""
-    order = list(range(len(question.kinds)))
-
-    def extend(variable: int, bound: dict[int, str]) -> Iterator[dict[int, str]]:
-        if variable == len(order):
-            yield bound
-            return
-        about = [s for s in question.statements if variable in (s.subject, s.object)]
-        domain = _domain(graph, question.kinds[variable], about, variable, bound)
-        for entity in sorted(domain.difference(bound.values())):
-            yield from extend(variable + 1, {**bound, variable: entity})
-
-    first = _domain(
-        graph, question.kinds[0], [s for s in question.statements if 0 in (s.subject, s.object)], 0, {}
-    )
-    if answer in first:
-        yield from extend(1, {0: answer})
+    A tie is the other variable and the table from its entities to those that this one can be.
+    """
+    domains = {variable: graph.of_kind.get(question.kinds[variable], NOTHING) for variable in order}
+    ties: dict[int, list] = {variable: [] for variable in order}
+    for relation, subject, object_ in ((s.relation, s.subject, s.object) for s in question.statements):
+        forward, backward = graph.forward[relation], graph.backward[relation]
+        if isinstance(subject, str):
+            if object_ in domains:
+                domains[object_] &= forward.get(subject, NOTHING)
+        elif isinstance(object_, str):
+            if subject in domains:
+                domains[subject] &= backward.get(object_, NOTHING)
+        elif subject in domains and object_ in domains:
+            if order.index(subject) < order.index(object_):
+                ties[object_].append((subject, forward))
+            else:
+                ties[subject].append((object_, backward))
+    return domains, ties
 
 
 def is_unique(graph: Graph, question: Question) -> bool:
@@ -123,6 +116,7 @@ def needs_every_step(graph: Graph, question: Question) -> bool:
 
 
 Drawn = tuple[Question, list[str]]  # and the entity of each variable
+Domains = dict[int | None, frozenset[str]]
 
 
 class Walks:
@@ -164,7 +158,7 @@ class Walks:
             if forward and self.graph.relations[relation].role == "attribute":
                 if 2 <= len(self.graph.reached(relation, thing, False)) <= MOST_SHARING:
                     groups.setdefault(relation, []).append((relation, forward, thing))
-        return list(groups.values())
+        return [group for group in groups.values() if len(group) <= FEW_SHARED]
 
     def _sharing(self, thing: str) -> list[list[Step]]:
         """Steps from such a thing to those that have it."""
@@ -221,46 +215,58 @@ class Walks:
         return None
 
     def _finish(self, path: list[str], links: list[Statement], rng: random.Random) -> Drawn | None:
-        """Describe the entities from the farthest on until the answer is unique; None where it stays ambiguous,
-        or where a step can be skipped.
+        """Describe the entities, the farthest first, until the answer is unique; None where it stays
+        ambiguous, or where a step can be skipped.
         """
         kinds = tuple(self.graph.entities[entity].kind for entity in path)
         leaves = Question(kinds, tuple(links)).leaves()
         described: list[Statement] = []
-        domains: dict[int, frozenset[str]] = {}  # of each variable, as far as what is said before it tells
+        # What each variable can be as far as the variables beyond it tell, and the same without one leaf.
+        # Entities may coincide here, so these are bounds; the check at the end is exact.
+        tables: dict[int | None, Domains] = {None: {}, **{leaf: {} for leaf in leaves}}
         for variable in reversed(range(len(path))):
-            domain = self._reached(kinds[variable], links, variable, domains)
-            least = rng.choice(CLUES) if variable in leaves else 0
-            chosen, domains[variable] = self._describe(variable, path[variable], domain, least, rng)
-            described += chosen
+            domains = {
+                leaf: self._reached(kinds[variable], links, variable, table)
+                for leaf, table in tables.items()
+                if leaf != variable
+            }
+            described += self._describe(variable, path[variable], domains, leaves, rng)
+            for leaf, domain in domains.items():
+                tables[leaf][variable] = domain
+        if len(tables[None][0]) > len(path):  # more than what differing entities can take away
+            return None
         question = Question(kinds, tuple(described + links))
         if is_unique(self.graph, question) and needs_every_step(self.graph, question):
             return question, path
         return None
 
-    def _reached(self, kind: str, links: list[Statement], variable: int, domains: dict) -> frozenset[str]:
+    def _reached(self, kind: str, links: list[Statement], variable: int, table: Domains) -> frozenset[str]:
         domain = self.graph.of_kind[kind]
         for link in links:
             far = link.subject if link.object == variable else link.object
-            if variable in (link.subject, link.object) and far in domains:
-                forward = link.object == variable
-                steps = [self.graph.reached(link.relation, entity, forward) for entity in domains[far]]
-                domain = domain.intersection(frozenset().union(*steps))
+            if variable in (link.subject, link.object) and far in table:
+                domain = domain & self.graph.image(link.relation, table[far], link.object == variable)
         return domain
 
     def _describe(
-        self, variable: int, entity: str, domain: frozenset[str], least: int, rng: random.Random
-    ) -> tuple[list[Statement], frozenset[str]]:
-        """Clues about an entity, ``least`` of different relations and more where they leave fewer of ``domain``."""
+        self, variable: int, entity: str, domains: Domains, leaves: list[int], rng: random.Random
+    ) -> list[Statement]:
+        """Clues of different relations: several about a leaf, elsewhere what the answer needs.
+
+        ``domains`` are narrowed. A clue that makes a leaf unnecessary is not taken.
+        """
+        least = rng.choice(CLUES) if variable in leaves else 0
         chosen, used = [], set()
         clues = self.clues[entity]
         for relation, forward, named in rng.sample(clues, min(len(clues), TRIED_CLUES)):
-            if len(domain) == 1 and len(chosen) >= least or len(chosen) == MOST_CLUES:
+            if len(domains[None]) == 1 and len(chosen) >= least or len(chosen) == MOST_CLUES:
                 break
-            left = domain & self.graph.reached(relation, named, not forward)
-            if len(left) < len(domain) and relation not in used:
+            holders = self.graph.reached(relation, named, not forward)
+            if relation in used or domains[None] <= holders:
+                continue
+            left = {leaf: domain & holders for leaf, domain in domains.items()}
+            if variable in leaves or all(len(left[leaf]) > 1 for leaf in leaves):
                 used.add(relation)
-                terms = (variable, named) if forward else (named, variable)
-                chosen.append(Statement(relation, *terms))
-                domain = left
-        return chosen, domain
+                chosen.append(Statement(relation, *((variable, named) if forward else (named, variable))))
+                domains.update(left)
+        return chosen
