@@ -19,6 +19,7 @@ MAX_BYTES = 65_536
 GRADED = "graded"  # the tests left a reward
 LOST_WORK = "work lost"  # the agent left its sandbox in a state from which nothing could be taken: reward 0
 TIMEOUT = "verifier timeout"
+KILLED = "verifier killed"  # by a signal: whoever sent it may have left the reward
 MISSING = "reward missing"
 EMPTY = "reward empty"
 NOT_FINITE = "reward not finite"

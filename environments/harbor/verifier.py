@@ -109,6 +109,9 @@ async def _grade(task: HarborTask, sandbox: Sandbox) -> Grading:
     if result.timed_out:
         sentence = f"the tests took longer than {verifier.timeout_sec:g} s"
         return Grading(rewards.TIMEOUT, None, sentence, output=result.output)
+    if result.returncode > 128:
+        sentence = f"signal {result.returncode - 128} ended the tests"
+        return Grading(rewards.KILLED, None, sentence, output=result.output)
     try:
         found = await rewards.read_rewards(sandbox)
     except RewardFault as fault:
