@@ -5,7 +5,9 @@
 
 Tried are an agent that does nothing (must score 0), the task's own solution (must score 1), both as often as
 ``repeats`` says with the same result each time; an agent that does none of the work but plants every forgery
-that needs no knowledge of the task (must score 0), and one that removes the work (must leave a reward).
+that needs no knowledge of the task (must score 0), one that removes the work (must leave a reward), and one
+that puts a forger in place of each program of the solution (should score 0; where it does not, the tests run
+what was delivered with rights over the rewards, which is said but rejects nothing).
 """
 
 import dataclasses
@@ -15,43 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.harbor import rewards
-from environments.harbor.rewards import Grading
+from environments.harbor.forgery import FORGERY, forgers, programs_in
 from environments.harbor.rubric import Line, rubric
 from environments.harbor.solution import solution_command
 from environments.harbor.task import HarborTask, load_task
 from environments.harbor.verifier import artifacts, make_folders, verify, work_directory
-from environments.sandbox.interface import Backend, Image, ImageError, Sandbox, SandboxError
+from environments.sandbox.interface import Backend, Image, ImageError, SandboxError
 from pipeline.errors import UserError
 
 SECRET_PLACES = ("/tests", "/solution")
-
-# Without doing the work: stale rewards, a process that goes on writing them, tests of its own, start-up files
-# of Python, pytest and shells in every place that one may look, commands of its own, in front of others too.
-FORGERY = r"""
-forge() {
-  mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt; echo '{"reward": 1}' > /logs/verifier/reward.json
-}
-forge
-printf '#!/bin/bash\nmkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; exit 0\n' > /tests/test.sh
-chmod +x /tests/test.sh
-(trap '' HUP TERM; while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.05; done) > /dev/null 2>&1 &
-lie="import os; os.makedirs('/logs/verifier', exist_ok=True); open('/logs/verifier/reward.txt', 'w').write('1'); os._exit(0)"
-for place in . / /tests /root "$HOME" /tmp; do
-  for name in sitecustomize usercustomize conftest pytest json random pathlib subprocess unittest; do
-    echo "$lie" > "$place/$name.py"
-  done
-  printf 'echo 1 > /logs/verifier/reward.txt; exit 0\n' | tee "$place/.bashrc" "$place/.profile" > "$place/.bash_env"
-  printf '[pytest]\naddopts = --collect-only\n' > "$place/pytest.ini"
-  mkdir -p "$place/bin"
-  for name in python python3 pytest bash sh; do
-    printf '#!/bin/sh\necho 1 > /logs/verifier/reward.txt; exit 0\n' > "$place/bin/$name"; chmod +x "$place/bin/$name"
-  done
-done
-if [ -d .git/hooks ]; then for name in post-checkout pre-commit post-index-change; do
-  printf '#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n' > .git/hooks/$name; chmod +x .git/hooks/$name
-done; fi
-exit 0
-"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -64,6 +38,13 @@ class Run:
     reason: str
     seconds: float
     output: str  # the end of what the tests printed
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    run: Run
+    places: list[str]  # of SECRET_PLACES, those that were there before it
+    programs: list[str]  # that it wrote among the artifacts
 
 
 @dataclass(frozen=True)
@@ -113,50 +94,46 @@ async def _try(
     commands = {"nop": ":", "planted": FORGERY, "emptied": _emptying(task, image)}
     if task.solution is not None:
         commands["oracle"] = solution_command(task)
-    runs, places = [], ""
+    attempts: list[_Attempt] = []
     for agent, command in commands.items():
         for _ in range(repeats if agent in ("nop", "oracle") else 1):
-            run, found = await _attempt(task, image, backend, agent, command)
-            runs.append(run)
-            places = places or found
+            attempts.append(await _attempt(task, image, backend, agent, command))
+    if programs := attempts[-1].programs:  # of the solution
+        attempts.append(await _attempt(task, image, backend, "forger", forgers(programs)))
+    runs, places = [attempt.run for attempt in attempts], " ".join(attempts[0].places)
     return runs, _judge(runs, places)
 
 
-async def _attempt(
-    task: HarborTask, image: Image, backend: Backend, agent: str, command: str
-) -> tuple[Run, str]:
-    """One run and which of the secret places were there before it."""
+async def _attempt(task: HarborTask, image: Image, backend: Backend, agent: str, command: str) -> _Attempt:
     start = time.monotonic()
+    folders = [item.source for item in artifacts(task, image)]
     async with await backend.start(image, task.limits) as sandbox:
-        places = await _secret_places(sandbox)
+        places = await sandbox.run(f"ls -d {' '.join(SECRET_PLACES)} 2> /dev/null", cwd="/")
         await make_folders(sandbox)
         environment = task.variables(task.config.environment.env)
         seconds = task.config.agent.timeout_sec or 600.0
         cwd = work_directory(task, image)
         await sandbox.run(command, seconds=seconds, cwd=cwd, environment=environment)
-        grading: Grading = await verify(task, sandbox, image, backend)
+        programs = await sandbox.run(programs_in(folders), cwd="/")
+        grading = await verify(task, sandbox, image, backend)
     if grading.outcome == rewards.BROKEN:
         raise SandboxError(grading.reason)
-    seconds = round(time.monotonic() - start, 3)
-    return Run(
-        agent, grading.reward, grading.outcome, grading.reason, seconds, grading.output[-2000:]
-    ), places
-
-
-async def _secret_places(sandbox: Sandbox) -> str:
-    result = await sandbox.run(f"ls -d {' '.join(SECRET_PLACES)} 2> /dev/null", cwd="/")
-    return " ".join(result.output.split())
+    seconds, output = round(time.monotonic() - start, 3), grading.output[-2000:]
+    run = Run(agent, grading.reward, grading.outcome, grading.reason, seconds, output)
+    return _Attempt(run, places.output.split(), programs.output.splitlines())
 
 
 def _judge(runs: list[Run], places: str) -> list[Line]:
-    by_agent = {agent: [run for run in runs if run.agent == agent] for agent in ("nop", "oracle", "planted")}
-    ungraded = [run for run in runs if run.outcome != rewards.GRADED]
+    agents = ("nop", "oracle", "planted", "forger")
+    by_agent = {agent: [run for run in runs if run.agent == agent] for agent in agents}
+    ungraded = [run for run in runs if run.outcome != rewards.GRADED and run.agent != "forger"]
     return [
         Line("the image has no /tests and no /solution", not places, places or "neither is there"),
         _scores("doing nothing scores 0", by_agent["nop"], 0.0),
         _scores("the solution scores 1", by_agent["oracle"], 1.0),
         _same(runs),
         _scores("planted forgeries score 0", by_agent["planted"], 0.0),
+        _forged(by_agent["forger"]),
         Line(
             "a reward is always written", not ungraded,
             f"{ungraded[0].agent}: {ungraded[0].reason}" if ungraded else f"{len(runs)} runs",
@@ -173,6 +150,14 @@ def _scores(name: str, runs: list[Run], wanted: float) -> Line:
         last = wrong.output.strip().splitlines()[-1:] or [wrong.reason]
         evidence += f" ({last[0][:200]})"
     return Line(name, wrong is None, evidence)
+
+
+def _forged(runs: list[Run]) -> Line:
+    forged = [run for run in runs if run.reward]
+    evidence = "tried" if runs else "the solution delivers no program"
+    if forged:
+        evidence = "the tests run it with rights over the rewards: let verifier.collect run it"
+    return Line("a delivered program cannot forge", not forged, evidence, decisive=False)
 
 
 def _same(runs: list[Run]) -> Line:

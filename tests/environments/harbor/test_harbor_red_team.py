@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from environments.episode import call_message
-from environments.harbor import validation
 from environments.harbor.environment import HarborTasks
+from environments.harbor.forgery import FORGERY
 from environments.harbor.task import load_task
 from environments.interface import play
 
@@ -64,7 +64,7 @@ ATTACKS = {
     "many processes": "for i in $(seq 1000); do sleep 100 & done 2> /dev/null; echo started",
     "everything killed": "kill -9 -1",
     "no end of output": "yes 'reward 1' | head -c 50000000",
-    "everything the validator plants": validation.FORGERY,
+    "everything the validator plants": FORGERY,
 }  # fmt: skip
 
 
