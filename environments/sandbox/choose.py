@@ -13,6 +13,7 @@ from environments.sandbox.bubblewrap import Bubblewrap
 from environments.sandbox.children import TOOLS, lifeline
 from environments.sandbox.interface import Backend
 from environments.sandbox.layers import Layers
+from environments.sandbox.phase import complaint, started
 from pipeline.artifacts import root
 from pipeline.errors import UserError
 
@@ -62,22 +63,17 @@ def why_not(cache: Path) -> str | None:
         )  # fmt: skip
         timer = threading.Timer(SECONDS, probe.kill)
         timer.start()
+        said = ""
         try:
-            lines = []
-            while not _complete(lines) and (line := probe.stdout.readline()):
-                lines.append(line.strip())
+            while started(said) is None and (line := probe.stdout.readline()):
+                said += line
         finally:
             timer.cancel()
             probe.kill()
             probe.communicate()
-    if _complete(lines):
+    if started(said) is not None:
         return None
-    said = "; ".join(line for line in lines if not line.startswith("{")) or "the first process did not start"
-    return f"{said} (does the kernel, or the container around us, forbid user namespaces?)"
-
-
-def _complete(lines: list[str]) -> bool:
-    return "ready" in lines and any("child-pid" in line for line in lines)
+    return f"{complaint(said)} (does the kernel, or a container around us, forbid user namespaces?)"
 
 
 def _docker() -> Backend:

@@ -62,7 +62,8 @@ def holder(disk_mb: int, lower: list[str], draft: str | None, network: bool) -> 
     upper, work = (f"{draft}/tree", f"{draft}/work") if draft else ("", "")
     inodes = max(4096, disk_mb * 256)
     return [
-        "sh", "-c", LIFELINE, "lifeline", *as_owner(), "unshare", "--user", "--map-root-user", "--mount", "--ipc", "--",
+        "sh", "-c", LIFELINE, "lifeline", *as_owner(),
+        "unshare", "--user", "--map-root-user", "--mount", "--ipc", "--",
         "setpriv", "--pdeathsig", "KILL", "sh", "-c", HOLDER, "holder",
         str(disk_mb), str(inodes), ":".join(f"{key}/tree" for key in lower), upper, work,
         *_first(network),
@@ -97,15 +98,17 @@ def command(
 ) -> list[str]:
     """Host program and arguments that run ``argv`` inside. Numbers but ``holder`` are descriptors to pass on;
     ``binds`` host paths seen read-only; ``groups`` files of control groups to join; ``limits`` prlimit's
-    options.
+    options. There is no --die-with-parent: with --pidns its parent is a process that ends at once, and the first
+    process takes the command with it in any case.
     """
     net = [] if net_namespace is None else [f"--net=/proc/self/fd/{net_namespace}"]
     return [
         "sh", "-c", JOIN, "join", *groups, "--", *as_owner(),
-        "nsenter", "--target", str(holder), "--user", "--preserve-credentials", "--mount", "--ipc", *net, "--",
+        "nsenter", "--target", str(holder), "--user", "--preserve-credentials", "--mount", "--ipc",
+        *net, "--",
         *(["prlimit", *limits, "--"] if limits else []),
         "/usr/bin/bwrap", "--pidns", str(pid_namespace), "--unshare-uts", "--hostname", "sandbox",
-        "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
+        "--unshare-cgroup-try", "--new-session", "--cap-drop", "ALL", "--clearenv",
         *(part for name, value in environment.items() for part in ("--setenv", name, value)),
         "--bind", ROOT, "/", "--ro-bind", "/usr", "/usr", "--bind", f"{ROOT}/usr/local", "/usr/local",
         "--proc", "/proc", "--dev", "/dev", "--bind", "/tmp/shm", "/dev/shm", "--remount-ro", "/dev",

@@ -1,8 +1,8 @@
 """A holder and its phases: ``end_processes`` ends one, the next command begins another."""
 
 import asyncio
-import json
 import os
+import re
 
 from environments.sandbox.children import Child, Exit, lifeline
 from environments.sandbox.interface import SandboxError
@@ -47,9 +47,8 @@ class Holder:
 
     def __init__(self, child: Child, write: int, network: bool) -> None:
         self.child, self._write, self._network = child, write, network
-        self._lines: asyncio.StreamReader
+        self._said: asyncio.StreamReader
         self._transport: asyncio.ReadTransport
-        self._complaints: list[str] = []
 
     @classmethod
     async def start(cls, arguments: list[str], folder: str, network: bool) -> tuple["Holder", Phase]:
@@ -66,9 +65,9 @@ class Holder:
             os.close(given)
             os.close(said)
         holder = cls(child, write, network)
-        holder._lines = asyncio.StreamReader()
+        holder._said = asyncio.StreamReader()
         holder._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(holder._lines), os.fdopen(readable, "rb", buffering=0)
+            lambda: asyncio.StreamReaderProtocol(holder._said), os.fdopen(readable, "rb", buffering=0)
         )
         try:
             return holder, await holder._begin(first=True)
@@ -102,17 +101,22 @@ class Holder:
             raise SandboxError(f"a sandbox did not start within {SECONDS:.0f} seconds") from None
 
     async def _read_phase(self, ready: bool) -> Phase:
-        number = None
-        while number is None or not ready:
-            line = (await self._lines.readline()).decode(errors="replace").strip()
-            if not line:
-                raise SandboxError(
-                    f"no sandbox can be made here: {'; '.join(self._complaints) or 'no reason given'}"
-                )
-            if line == "ready":
-                ready = True
-            elif line.startswith("{"):
-                number = json.loads(line).get("child-pid", number)
-            else:
-                self._complaints = [*self._complaints[-3:], line]
+        said = "ready" if ready else ""
+        while (number := started(said)) is None:
+            data = await self._said.read(4096)
+            if not data:
+                raise SandboxError(f"no sandbox can be made here: {complaint(said)}")
+            said += data.decode(errors="replace")
         return Phase(number, self._network)
+
+
+def started(said: str) -> int | None:
+    """The number of the first process, once the holder has said that and "ready"; their parts may be mixed."""
+    found = re.search(r'"child-pid": (\d+)\D', said)
+    return int(found[1]) if found and "ready" in said else None
+
+
+def complaint(said: str) -> str:
+    """What is no report in what a holder said that did not start."""
+    lines = re.sub(r"\{[^}]*\}|ready", "", said).split("\n")
+    return "; ".join(line.strip() for line in lines if line.strip()) or "its first process did not start"
