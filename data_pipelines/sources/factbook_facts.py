@@ -24,12 +24,12 @@ LISTED = re.compile(r"[\w'][\w'-]+(?: [\w'-]+){0,3}")
 BRACKETS = re.compile(r"\s*[(\[][^()\[\]]*[)\]]")
 # Names that lists use for countries, beside short and long forms.
 OTHER_NAMES = {
-    "us": ("USA", "US"), "uk": ("UK", "almost entirely United Kingdom"), "ae": ("UAE",), "tu": ("Turkey",),
+    "us": ("USA", "US"), "uk": ("UK",), "ae": ("UAE",), "tu": ("Turkey",),
     "bm": ("Myanmar",), "ks": ("S. Korea",), "nz": ("NZ",), "bf": ("Bahamas, The",), "ga": ("Gambia, The",),
     "gz": ("Gaza Strip",), "mk": ("Macedonia",), "st": ("St. Lucia",), "sc": ("St. Kitts and Nevis",),
     "vc": ("St. Vincent and the Grenadines",),
-    "cg": ("Democratic Republic of the Congo", "DRC", "Congo (Kinshasa)", "Congo, Democratic Republic of the"),
-    "cf": ("Republic of the Congo", "Congo (Brazzaville)", "Congo-Brazzaville", "Congo, Republic of the"),
+    "cg": ("Democratic Republic of the Congo", "Congo (Kinshasa)", "Congo, Democratic Republic of the"),
+    "cf": ("Republic of the Congo", "Congo-Brazzaville", "Congo, Republic of the"),
 }  # fmt: skip
 
 
@@ -214,6 +214,7 @@ class _Reader:
         for stem, text in self._texts(reading):
             for piece in re.split(";" if reading.part else r",(?!\s*(?:The|Republic|Democratic)\b)", text):
                 surface = re.split(r"\s*<?\d", BRACKETS.sub("", piece))[0].strip()
+                surface = surface.removeprefix("almost entirely ")
                 other = self._by_name.get(normal(surface))
                 if other is None or other == country_id(stem):
                     continue

@@ -1,4 +1,4 @@
-"""Policies without a model, the least that a question has to withstand, and how well BM25 finds its evidence."""
+"""Policies without a model, which a question has to withstand, and how well BM25 finds its evidence."""
 
 import random
 import re

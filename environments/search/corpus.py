@@ -230,9 +230,7 @@ def _rows(file: Path, kind: type) -> Iterator:
                 if any(not isinstance(getattr(row, key), _plain(type_)) for key, type_ in types.items()):
                     raise TypeError("a value has another type")
             except (ValueError, TypeError, AttributeError) as error:
-                raise UserError(
-                    f"{file}, line {number}, is not a {kind.__name__.lower()} ({error})"
-                ) from None
+                raise UserError(f"{file}, line {number}, is no {kind.__name__.lower()} ({error})") from None
             yield row
 
 

@@ -24,8 +24,8 @@ FEW_STEPS = 4  # the paper's "a few steps"; it gives no number
 VERIFIER_TURNS = 30
 FROM_MEMORY = "There are no tools now: answer from memory, with the name alone on the last line."
 CHECK = (
-    "Somebody answered this question with: {answer}\nCheck with the tools whether every statement holds for it. "
-    "End with yes or no alone on the last line."
+    "Somebody answered this question with: {answer}\nCheck with the tools whether every statement holds "
+    "for it. End with yes or no alone on the last line."
 )
 
 
@@ -95,7 +95,7 @@ async def fault_of(task: Task, candidates: Sequence[str], verify: Verifier) -> s
 
 @dataclass
 class Filter:
-    """All three in turn, with a count of what they dropped. ``candidates`` come from the agent's own tries."""
+    """All three in turn, with a count of what they dropped. What the agent answered is the candidate."""
 
     search: Search
     closed_book: Policy
