@@ -1,0 +1,136 @@
+"""One rollout engine over HTTP: our server, in a process of its own. Every call has a deadline."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+SECONDS_TO_ANSWER = 600.0
+SECONDS_FOR_WEIGHTS = 120.0
+SECONDS_FOR_LIFE = 20.0
+
+
+class EngineDied(RuntimeError):
+    """The engine does not answer, or answers that it cannot go on. Its work can be done elsewhere."""
+
+
+class ContextFull(ValueError):
+    """The prompt leaves no room for an answer."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn. The losses assume the model itself: temperature 1 and no filter."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was sampled behind a prompt: a value a token."""
+
+    ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: str  # "stop" or "length"
+    experts: np.ndarray | None = None  # int16 (tokens read, MoE layers, K)
+
+
+class EngineClient:
+    def __init__(self, url: str, http: aiohttp.ClientSession, experts: bool = False):
+        """``experts``: ask for the experts of every token, of an engine that records them."""
+        self.url, self._http, self._experts = url.rstrip("/"), http, experts
+
+    async def sample(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, count: int = 1
+    ) -> list[Answer]:
+        """``count`` answers to a prompt; number n draws with ``seed + n``.
+
+        Raises ``ContextFull``, ``EngineDied``, and ``ValueError`` for a request that is refused.
+        """
+        body = {
+            "prompt": list(prompt), "n": count, "max_tokens": sampling.max_new_tokens, "seed": seed,
+            "temperature": sampling.temperature, "top_p": sampling.top_p, "logprobs": 0,
+            "return_routed_experts": self._experts,
+        }  # fmt: skip
+        answer = await self._post("/v1/completions", body, SECONDS_TO_ANSWER)
+        return [_answer(choice) for choice in answer["choices"]]
+
+    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of every token of each row but its first. Raises as ``sample``."""
+        body = {"prompt": [list(row) for row in rows], "max_tokens": 0, "echo": True, "logprobs": 0}
+        answer = await self._post("/v1/completions", body, SECONDS_TO_ANSWER)
+        return [choice["logprobs"]["token_logprobs"][1:] for choice in answer["choices"]]
+
+    async def load_weights(self, folder: Path, version: int, checksum: str) -> float:
+        """Go on with other weights; the seconds that it took. Raises ``EngineDied`` where it is too slow and
+        ``ValueError`` where the engine refuses them, and then nothing has changed.
+        """
+        body = {"folder": str(folder), "version": version, "checksum": checksum}
+        return (await self._post("/load_weights", body, SECONDS_FOR_WEIGHTS))["seconds"]
+
+    async def pause(self) -> None:
+        await self._post("/pause", {}, SECONDS_FOR_WEIGHTS)
+
+    async def resume(self) -> None:
+        await self._post("/resume", {}, SECONDS_FOR_WEIGHTS)
+
+    async def version(self) -> int:
+        """The weights' version: a sign of life. Raises ``EngineDied``."""
+        return (await self._call("GET", "/health", None, SECONDS_FOR_LIFE))["version"]
+
+    async def figures(self) -> dict[str, float]:
+        """The engine's figures of /metrics, by their names without labels."""
+        try:
+            async with self._http.get(f"{self.url}/metrics", timeout=_limit(SECONDS_FOR_LIFE)) as response:
+                lines = (await response.text()).splitlines()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineDied(f"{self.url} does not answer: {error!r}") from error
+        pairs = (
+            line.rsplit(" ", 1) for line in lines if line and not line.startswith("#") and "{" not in line
+        )
+        return {name: float(value) for name, value in pairs}
+
+    async def _post(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+        return await self._call("POST", path, body, seconds)
+
+    async def _call(self, verb: str, path: str, body: dict | None, seconds: float) -> dict[str, Any]:
+        where = f"{self.url}{path}"
+        try:
+            async with self._http.request(verb, where, json=body, timeout=_limit(seconds)) as response:
+                answer = await response.json()
+        except TimeoutError:
+            raise EngineDied(f"{where} did not answer in {seconds:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise EngineDied(f"{where} does not answer: {error!r}") from error
+        if response.status == 200:
+            return answer
+        error = answer.get("error", {})
+        sentence = f"{where} answered {response.status}: {error.get('message')}"
+        if error.get("code") == "context_length_exceeded":
+            raise ContextFull(sentence)
+        if response.status >= 500 or response.status == 429:
+            raise EngineDied(sentence)
+        raise ValueError(sentence)
+
+
+def _limit(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds)
+
+
+def _answer(choice: dict[str, Any]) -> Answer:
+    packed = choice.get("routed_experts")
+    experts = None
+    if packed is not None:
+        flat = np.frombuffer(base64.b64decode(packed["data"]), packed["dtype"])
+        experts = flat.reshape(packed["shape"])
+    return Answer(
+        choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["weight_versions"],
+        choice["finish_reason"], experts,
+    )  # fmt: skip

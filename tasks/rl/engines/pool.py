@@ -1,0 +1,199 @@
+"""The rollout engines of a run: servers in processes of their own, kept alive, all with the newest weights.
+
+    with EnginePool(folder, count=2, scratch=scratch, threads=1) as pool:
+        pool.push(model, version=1)
+        pool.look_after()          # between steps: starts again what has died
+
+Who uses them reads ``engines.json``: names and addresses of those that are alive and have the newest weights.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+import torch
+
+from model.hub import save_folder
+from model.inference.weights import checksum
+from model.transformer import Transformer
+from pipeline.errors import UserError
+from tasks.rl.engines.client import EngineClient, EngineDied
+from tasks.rl.engines.process import Child
+
+SECONDS_TO_START = 300.0
+MOST_STARTS = 5  # of one engine, beyond its first: one that dies again and again is a fault, not bad luck
+ADDRESS = re.compile(r"API: (http://\S+)/v1")
+FILE = "engines.json"
+MEMORY, PREFIX = Path("/dev/shm"), "glm5-weights-"
+
+
+class EnginePool:
+    def __init__(
+        self,
+        checkpoint: Path,
+        *,
+        count: int,
+        scratch: Path,
+        threads: int,
+        decode: str | None = None,
+        record_experts: bool = False,
+    ):
+        """``checkpoint``: a folder that all start from, tokenizer included. ``threads`` of each, on a CPU."""
+        self.scratch, self.checkpoint = scratch, checkpoint
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.record_experts = record_experts
+        self._weights = checkpoint  # the newest
+        self._version, self._checksum = 0, ""
+        self._addresses: dict[str, str] = {}
+        options = ["--port", "0", *(["--decode", decode] if decode else [])]
+        options += ["--record-experts"] if record_experts else []
+        self._children = {
+            name: Child(
+                name, [sys.executable, "-m", "model.inference.server", f"policy={checkpoint}", *options],
+                scratch / "logs" / f"{name}.log",
+                {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": _device(number)},
+            )
+            for number, name in enumerate(f"engine-{number}" for number in range(count))
+        }  # fmt: skip
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return dict(self._addresses)
+
+    @property
+    def version(self) -> int:
+        """Of the newest weights."""
+        return self._version
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {name: child.pid for name, child in self._children.items()}
+
+    def start(self) -> None:
+        """Start all of them and wait until they answer. Raises ``UserError`` with the last words of one that
+        does not.
+        """
+        _sweep()
+        for child in self._children.values():
+            child.start()
+        for name in self._children:
+            self._addresses[name] = self._address(name)
+        self._tell()
+
+    def push(self, model: Transformer, version: int) -> dict[str, float]:
+        """Give all engines the model's weights; returns seconds. An engine that does not take them is ended,
+        and ``look_after`` starts it again with these.
+
+        The weights are written once, to memory where there is a folder for that, in the shards of
+        ``save_folder``, and each engine checks what it read against the sum.
+        """
+        started = time.perf_counter()
+        folder = _shared_folder(self.scratch) / f"version-{version}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save_folder(model, folder)
+        before, self._weights = self._weights, folder
+        self._version, self._checksum = version, checksum(model.state_dict())
+        written = time.perf_counter()
+        asyncio.run(self._load(list(self._addresses)))
+        if before != self.checkpoint:
+            shutil.rmtree(before, ignore_errors=True)
+        self._tell()
+        return {"write_s": written - started, "load_s": time.perf_counter() - written}
+
+    def look_after(self) -> list[str]:
+        """Start again what has died. Returns the names. Raises ``UserError`` for one that keeps dying."""
+        dead = [name for name, child in self._children.items() if not child.alive]
+        for name in dead:
+            child = self._children[name]
+            self._addresses.pop(name, None)
+            if child.starts > MOST_STARTS:
+                raise UserError(f"{name} has died {child.starts} times; the last time {child.last_words()}")
+        if dead:
+            self._tell()
+            for name in dead:
+                self._children[name].start()
+            for name in dead:
+                self._addresses[name] = self._address(name)
+            if self._version:
+                asyncio.run(self._load(dead))
+            self._tell()
+        return dead
+
+    def stop(self) -> None:
+        for child in self._children.values():
+            child.stop()
+        self._addresses.clear()
+        self._tell()
+        shutil.rmtree(_shared_folder(self.scratch), ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stop()
+
+    async def _load(self, names: list[str]) -> None:
+        async with aiohttp.ClientSession() as http:
+            await asyncio.gather(*(self._load_one(name, http) for name in names))
+
+    async def _load_one(self, name: str, http: aiohttp.ClientSession) -> None:
+        client = EngineClient(self._addresses[name], http)
+        try:
+            await client.load_weights(self._weights, self._version, self._checksum)
+            if (version := await client.version()) != self._version:
+                raise EngineDied(f"{name} says that it has version {version}, not {self._version}")
+        except EngineDied as error:
+            print(f"{name} did not take the weights and is started again: {error}", flush=True)
+            self._children[name].stop()
+            self._addresses.pop(name, None)
+
+    def _address(self, name: str) -> str:
+        child, deadline = self._children[name], time.monotonic() + SECONDS_TO_START
+        while not (found := ADDRESS.search(child.printed())):
+            if not child.alive:
+                raise UserError(f"a rollout engine does not start: {child.last_words()}")
+            if time.monotonic() > deadline:
+                raise UserError(f"{name} did not answer in {SECONDS_TO_START:.0f} s: look at {child.log}")
+            time.sleep(0.05)
+        return found[1]
+
+    def _tell(self) -> None:
+        """Write ``engines.json``, whole or not at all."""
+        draft = self.scratch / f".{FILE}"
+        draft.write_text(json.dumps({"version": self._version, "engines": self._addresses}))
+        draft.rename(self.scratch / FILE)
+
+
+def _device(number: int) -> str:
+    """Engines share the visible cards in turns. A run with several keeps the first for the trainer."""
+    cards = torch.cuda.device_count()
+    if not cards:
+        return ""
+    return str(number % cards if cards == 1 else 1 + number % (cards - 1))
+
+
+def _shared_folder(scratch: Path) -> Path:
+    """In memory, where the machine has such a folder; its name is this process's own."""
+    if not (MEMORY.is_dir() and os.access(MEMORY, os.W_OK)):
+        return scratch / "weights"
+    return MEMORY / f"{PREFIX}{os.getpid()}"
+
+
+def _sweep() -> None:
+    """Remove the weights of runs that were killed."""
+    for folder in MEMORY.glob(f"{PREFIX}*"):
+        if not Path(f"/proc/{folder.name.removeprefix(PREFIX)}").exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""Between agents and engines: sessions of chat requests, each at one engine, every token recorded.
+
+    gateway = Gateway(tokenizer, router, clients, sampling)
+    gateway.open("rollout-7", seed=7)
+    reply = await gateway.chat("rollout-7", messages, tools, MODES["interleaved"])
+    session = gateway.close("rollout-7")           # its segments
+
+An engine that fails is taken off the ring and its sessions go on elsewhere: the tokens so far are the record,
+so the next engine reads them and samples the same turn with the same seed.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from model.chat.parser import parse
+from model.chat.tokenizer import Tokenizer
+from model.chat.tokens import Thinking
+from tasks.rl.engines.client import Answer, EngineClient, EngineDied, Sampling
+from tasks.rl.gateway.session import Message, Prompt, Session
+from tasks.rl.router import Router
+
+
+class UnknownSession(KeyError):
+    """No session of that name is open."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    message: Message
+    finish: str  # "stop", "tool_calls" or "length"
+    valid: bool  # the turn keeps to the chat format
+    reason: str | None  # why not
+    tokens: int
+    version: int  # of the weights that sampled the last token
+
+
+@dataclass
+class _Open:
+    session: Session
+    seed: int
+    calls: int = 0
+
+
+class Gateway:
+    """For one event loop."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        router: Router,
+        clients: dict[str, EngineClient],
+        sampling: Sampling,
+        on_death: Callable[[str, str], None] = lambda engine, reason: None,
+    ):
+        """``clients`` by the names that the router knows; ``on_death`` hears of an engine and why."""
+        self.tokenizer, self.router, self.clients, self.sampling = tokenizer, router, clients, sampling
+        self._on_death = on_death
+        self._open: dict[str, _Open] = {}
+
+    def open(self, name: str, seed: int) -> None:
+        """Begin a session; its draws follow from ``seed`` and the number of a request.
+
+        Raises ``ValueError`` for a name that is open.
+        """
+        if name in self._open:
+            raise ValueError(f"session {name!r} is open already")
+        self._open[name] = _Open(Session(self.tokenizer), seed)
+
+    def close(self, name: str) -> Session:
+        """End a session and take what it recorded. Raises ``UnknownSession``."""
+        found = self._find(name)
+        del self._open[name]
+        self.router.release(name)
+        return found.session
+
+    @property
+    def sessions(self) -> int:
+        return len(self._open)
+
+    async def chat(
+        self, name: str, messages: Sequence[Message], tools: list[dict] | None, thinking: Thinking
+    ) -> Reply:
+        """The next assistant turn.
+
+        Raises ``UnknownSession``, ``ValueError`` for messages that cannot be rendered, ``ContextFull`` where
+        they leave no room, ``NoEngine`` once no engine is left.
+        """
+        found = self._find(name)
+        prompt = found.session.begin(messages, tools, thinking)
+        seed = _seed(found.seed, found.calls)
+        found.calls += 1
+        try:
+            answer = await self._sample(name, prompt, seed)
+        except BaseException:
+            found.session.abandon(prompt)
+            raise
+        parsed = parse(self.tokenizer, answer.ids, tools, thinking.enabled)
+        found.session.finish(
+            prompt, answer.ids, answer.logprobs, answer.versions, parsed.message, answer.experts
+        )
+        finish = "length" if answer.finish == "length" else parsed.finish
+        return Reply(
+            parsed.message, finish, parsed.valid, parsed.reason, len(answer.ids), answer.versions[-1]
+        )
+
+    async def _sample(self, name: str, prompt: Prompt, seed: int) -> Answer:
+        while True:
+            engine = self.router.route(name)
+            try:
+                return (await self.clients[engine].sample(prompt.ids, self.sampling, seed))[0]
+            except EngineDied as error:
+                if engine in self.router.engines:  # another of its sessions may have found out before
+                    self.router.leave(engine)
+                    self._on_death(engine, str(error))
+
+    def _find(self, name: str) -> _Open:
+        if name not in self._open:
+            raise UnknownSession(f"no session {name!r} is open: it was closed, or never opened")
+        return self._open[name]
+
+
+def _seed(session: int, call: int) -> int:
+    """Of a request: the same in every run, whatever runs beside it."""
+    digest = hashlib.blake2b(f"{session}/{call}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % 2**62

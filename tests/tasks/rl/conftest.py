@@ -1,0 +1,65 @@
+"""A small checkpoint with random weights, and engines that serve it in processes of their own."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[3]
+sys.path += [str(ROOT / "tests/model/chat"), str(ROOT / "tests/model/inference")]
+
+from small_tokenizer import train_tokenizer  # noqa: E402
+
+from model.chat.files import save_chat_files  # noqa: E402
+from model.chat.tokenizer import Tokenizer  # noqa: E402
+from model.config import preset  # noqa: E402
+from model.hub import load_folder, save_folder  # noqa: E402
+from model.transformer import Transformer  # noqa: E402
+from tasks.rl.engines.pool import EnginePool  # noqa: E402
+
+CONTEXT = 256
+SHAPE = dict(
+    hidden_size=32, num_layers=2, ffn_size=64, num_heads=2, q_latent=16, kv_latent=16, qk_nope_dim=8,
+    qk_rope_dim=8, v_dim=8, num_experts=4, expert_ffn_size=16, index_heads=2, index_dim=16, index_top_k=32,
+    mtp_steps=0, max_positions=CONTEXT,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    train_tokenizer(folder, tags_are_special=False)
+    vocabulary = Tokenizer.load(folder).vocab_size
+    config = preset("tiny").model_copy(update={**SHAPE, "vocab_size": vocabulary})
+    save_folder(Transformer(config, seed=3, indexer=True), folder)
+    save_chat_files(folder, CONTEXT)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(checkpoint) -> Tokenizer:
+    return Tokenizer.load(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def engines(checkpoint, tmp_path_factory):
+    """Two engines for all tests of a file: starting them is most of what a test costs."""
+    before, threads = os.environ.get("PYTHONPATH", ""), torch.get_num_threads()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), before])
+    torch.set_num_threads(1)
+    scratch = tmp_path_factory.mktemp("engines")
+    with EnginePool(checkpoint, count=2, scratch=scratch, threads=1, record_experts=True) as made:
+        yield made
+    torch.set_num_threads(threads)
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def pool(engines, checkpoint):
+    """Both alive, with the checkpoint's own weights."""
+    engines.look_after()
+    if engines.version:
+        engines.push(load_folder(checkpoint), engines.version + 1)
+    return engines
