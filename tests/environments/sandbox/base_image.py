@@ -40,14 +40,15 @@ class CannotMake(Exception):
     """Why there is no base image."""
 
 
-def base_image(path: Path) -> Path:
-    """Write the root file system as a tar of about 90 MB. Raises ``CannotMake``."""
+def base_image(path: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
+    """Write a root file system with these packages as a tar (of about 90 MB). Raises ``CannotMake``."""
     if not shutil.which("dpkg-query"):
         raise CannotMake("needs a Debian host: the base image is made of its packages")
     depends, provides = _read_packages()
-    if missing := [name for name in PACKAGES if name not in depends]:
+    if missing := [name for name in packages if name not in depends]:
         raise CannotMake(f"the base image needs the packages {', '.join(missing)}")
-    names = _closure([*PACKAGES, *(name for name in WANTED if name in depends)], depends, provides)
+    wanted = [name for name in WANTED if name in depends and "python3" in packages]
+    names = _closure([*packages, *wanted], depends, provides)
     with tarfile.open(path, "w") as archive:
         for file in _files(names):
             archive.add(file, recursive=False)

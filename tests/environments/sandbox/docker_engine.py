@@ -92,6 +92,13 @@ def start_engine(folder: Path, data: Path | None = None) -> str:
 
 def end_engine(folder: Path) -> None:
     """End the engine of ``folder`` with its containers, and unmount what it left."""
+    _end_engine(folder)
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        if (mounted := line.split()[1]).startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", mounted], check=True, timeout=PATIENCE)
+
+
+def _end_engine(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
         pid = int((folder / "pid").read_text())
         if str(folder) not in Path(f"/proc/{pid}/cmdline").read_text():
