@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from environments.sandbox import namespaces
+from environments.sandbox import cgroups, namespaces
+from environments.sandbox.cgroups import Group
 from environments.sandbox.children import Child
 from environments.sandbox.files import Entry, read_folder
 from environments.sandbox.images import Builder
@@ -18,6 +19,7 @@ from environments.sandbox.phase import Holder, Phase
 from environments.sandbox.tree import Tree
 
 KILLED = 137
+GRACE = 2.0  # seconds
 
 
 class Bubblewrap(Backend):
@@ -25,38 +27,53 @@ class Bubblewrap(Backend):
 
     def __init__(self, cache: Path) -> None:
         self._layers = Layers(cache, namespaces.owner())
-        self._builder = Builder(self._layers, start)
+        self._groups = cgroups.find()
+        self._builder = Builder(self._layers, self._start)
 
     async def build(self, folder: Path) -> Image:
         return await self._builder.build(folder)
 
     async def start(self, image: Image, limits: Limits) -> "BubblewrapSandbox":
-        return await start(self._layers, self._layers.chain(image.name), limits, image)
+        return await self._start(self._layers.chain(image.name), limits, image)
 
+    @property
+    def enforced(self) -> str:
+        """How limits are kept here, in a sentence."""
+        if self._groups is not None:
+            version = self._groups.version
+            return f"memory, processes and CPU by control groups (version {version}), disk by a tmpfs"
+        return "memory of each process and their number by rlimits, disk by a tmpfs, CPU not at all"
 
-async def start(
-    layers: Layers, chain: list[str], limits: Limits, image: Image, draft: str | None = None
-) -> "BubblewrapSandbox":
-    """``draft``: a folder beside the layers that keeps what is written; its steps have the host's network."""
-    network = draft is not None
-    holder, phase = await Holder.start(
-        namespaces.holder(limits.disk_mb, chain, draft, network), str(layers.folder), network
-    )
-    try:
-        tree = Tree(Path(f"/proc/{holder.child.pid}/root{namespaces.ROOT}"), layers.owner)
-    except OSError as error:
-        await phase.end()
-        await holder.close()
-        raise SandboxError(f"the files of a sandbox cannot be reached: {error}") from error
-    return BubblewrapSandbox(holder, phase, tree, limits, image)
+    async def _start(
+        self, chain: list[str], limits: Limits, image: Image, draft: str | None = None
+    ) -> "BubblewrapSandbox":
+        """``draft``: a folder beside the layers that keeps what is written; its steps have the network."""
+        network = draft is not None
+        group = await asyncio.to_thread(self._groups.make, limits) if self._groups else None
+        try:
+            entrances = group.entrances() if group else []
+            arguments = namespaces.holder(limits.disk_mb, chain, draft, network, entrances)
+            holder, phase = await Holder.start(arguments, str(self._layers.folder), network)
+            try:
+                tree = Tree(Path(f"/proc/{holder.child.pid}/root{namespaces.ROOT}"), self._layers.owner)
+            except OSError as error:
+                await phase.end()
+                await holder.close()
+                raise SandboxError(f"the files of a sandbox cannot be reached: {error}") from error
+        except BaseException:
+            if group:
+                await asyncio.to_thread(group.remove)
+            raise
+        return BubblewrapSandbox(holder, phase, tree, group, limits, image)
 
 
 class BubblewrapSandbox(Sandbox):
-    def __init__(self, holder: Holder, phase: Phase, tree: Tree, limits: Limits, image: Image) -> None:
-        self._holder, self._phase, self._tree = holder, phase, tree
+    def __init__(
+        self, holder: Holder, phase: Phase, tree: Tree, group: Group | None, limits: Limits, image: Image
+    ) -> None:
+        self._holder, self._phase, self._tree, self._group = holder, phase, tree, group
         self._limits, self._image = limits, image
         self._outputs: list[Output] = []
-        self._running: set[asyncio.Task] = set()
         self._lock = asyncio.Lock()
         self._closed = False
         self.binds: Mapping[str, str] = {}  # host paths that a build's steps may read
@@ -92,6 +109,7 @@ class BubblewrapSandbox(Sandbox):
     async def _run(self, phase, argv, seconds, cwd, environment) -> Result | None:
         """None when the phase had ended before the command began."""
         readable, writable = os.pipe()
+        members = self._group.command() if self._group else None
         told, status = os.pipe()
         descriptors = [
             phase.pid_namespace,
@@ -104,7 +122,8 @@ class BubblewrapSandbox(Sandbox):
                     argv, holder=self._holder.child.pid, pid_namespace=phase.pid_namespace,
                     net_namespace=phase.net_namespace, status=status, cwd=cwd or self._image.workdir,
                     environment={**self._image.environment, **(environment or {})}, binds=self.binds,
-                    groups=[], limits=[],
+                    groups=self._group.entrances_of(members) if members else [],
+                    limits=[] if members else _prlimit(self._limits),
                 ),
                 output=writable, pass_fds=descriptors,
             )  # fmt: skip
@@ -118,7 +137,7 @@ class BubblewrapSandbox(Sandbox):
         output = Output(readable, self._limits.output_bytes)
         self._outputs = [*(old for old in self._outputs if old.open), output]
         try:
-            timed_out = await self._wait(child, phase, seconds)
+            timed_out = await self._wait(child, members, phase, seconds)
             returncode = await child.wait()
             text, began = output.finish(), _exit_code(told)
         finally:
@@ -129,17 +148,29 @@ class BubblewrapSandbox(Sandbox):
             return None if not phase.alive else Result(126, text, False, output.dropped)
         return Result(returncode if returncode >= 0 else KILLED, text, False, output.dropped)
 
-    async def _wait(self, child: Child, phase: Phase, seconds: float) -> bool:
+    async def _wait(self, child: Child, members: Path | None, phase: Phase, seconds: float) -> bool:
         """Whether the command was over its time, and killed."""
         try:
             await asyncio.wait_for(asyncio.shield(child.done), seconds)
             return False
         except TimeoutError:
-            await self._end(phase)
+            await self._kill(child, members, phase)
             return True
         except asyncio.CancelledError:
-            await asyncio.shield(self._end(phase))
+            await asyncio.shield(self._kill(child, members, phase))
             raise
+
+    async def _kill(self, child: Child, members: Path | None, phase: Phase) -> None:
+        """End a command with all that it started; without control groups all else inside ends with it."""
+        if members is None:
+            await self._end(phase)
+        else:
+            await asyncio.to_thread(cgroups.kill, members, child.pid)
+        try:  # bubblewrap ends by itself once its command has, unless it had not begun yet
+            await asyncio.wait_for(asyncio.shield(child.done), GRACE)
+        except TimeoutError:
+            child.kill()
+            await child.wait()
 
     async def _end(self, phase: Phase) -> None:
         async with self._lock:
@@ -197,11 +228,18 @@ class BubblewrapSandbox(Sandbox):
             self._close_outputs()
             self._tree.close()
             await self._holder.close()
+            if self._group:
+                await asyncio.to_thread(self._group.remove)
 
     def _close_outputs(self) -> None:
         for output in self._outputs:
             output.close()
         self._outputs = []
+
+
+def _prlimit(limits: Limits) -> list[str]:
+    memory, files = limits.memory_mb * 2**20, limits.disk_mb * 2**20
+    return [f"--as={memory}", f"--nproc={limits.processes}", f"--fsize={files}", "--core=0"]
 
 
 def _exit_code(told: int) -> int | None:

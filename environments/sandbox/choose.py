@@ -3,7 +3,9 @@
 A real sandbox is started to find out, since kernels and containers forbid its parts in many ways.
 """
 
+import os
 import shutil
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -69,8 +71,11 @@ def why_not(cache: Path) -> str | None:
                 said += line
         finally:
             timer.cancel()
-            probe.kill()
-            probe.communicate()
+            if (first := started(said)) is not None:
+                os.kill(first, signal.SIGKILL)  # its parent would leave it behind, killed this early
+            probe.stdin.close()
+            probe.wait()
+            probe.stdout.close()
     if started(said) is not None:
         return None
     return f"{complaint(said)} (does the kernel, or a container around us, forbid user namespaces?)"

@@ -23,7 +23,7 @@ PIP = {"PIP_NO_CACHE_DIR": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_BREAK_SYS
 
 
 class Builder:
-    """``start(layers, chain, limits, image, draft)`` starts a sandbox whose writes stay in the draft."""
+    """``start(chain, limits, image, draft)`` starts a sandbox whose writes stay in the draft."""
 
     def __init__(self, layers: Layers, start: Callable[..., Awaitable]) -> None:
         self._layers, self._start = layers, start
@@ -81,7 +81,7 @@ class Builder:
             if not self._layers.has(key):
                 with self._layers.draft() as draft:
                     bottom = Image(chain[0], "/", dict(BASE_ENVIRONMENT))
-                    box = await self._start(self._layers, chain, BUILD_LIMITS, bottom, draft.name)
+                    box = await self._start(chain, BUILD_LIMITS, bottom, draft.name)
                     async with box:
                         await act(box, *arguments)
                     await asyncio.to_thread(self._layers.publish, draft, key, chain)

@@ -16,7 +16,7 @@ the host's root is ever reachable, not even through /dev or /proc.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT_OWNER = 61_000  # Debian and systemd give this number to nobody
@@ -41,8 +41,10 @@ wait
 LIFELINE = 'exec 4<&2 2>&1 && exec "$@"'
 ROOT = "/tmp/root"  # in the holder's mount namespace
 
-# Join control groups ("$@" up to --), then become the command.
+# Join control groups ("$@" up to --), then become the program behind them.
 JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
+# A command ends before what holds the sandbox does, where memory is short.
+ENTER = f"echo 500 > /proc/self/oom_score_adj; {JOIN}"
 
 
 def owner() -> int:
@@ -57,12 +59,14 @@ def as_owner() -> list[str]:
     return ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--"]
 
 
-def holder(disk_mb: int, lower: list[str], draft: str | None, network: bool) -> list[str]:
+def holder(
+    disk_mb: int, lower: list[str], draft: str | None, network: bool, groups: Sequence[str] = ()
+) -> list[str]:
     """``lower``: layers, the topmost first; ``draft``: where what is written is kept, else in a tmpfs."""
     upper, work = (f"{draft}/tree", f"{draft}/work") if draft else ("", "")
     inodes = max(4096, disk_mb * 256)
     return [
-        "sh", "-c", LIFELINE, "lifeline", *as_owner(),
+        "sh", "-c", LIFELINE, "lifeline", "sh", "-c", JOIN, "join", *groups, "--", *as_owner(),
         "unshare", "--user", "--map-root-user", "--mount", "--ipc", "--",
         "setpriv", "--pdeathsig", "KILL", "sh", "-c", HOLDER, "holder",
         str(disk_mb), str(inodes), ":".join(f"{key}/tree" for key in lower), upper, work,
@@ -98,12 +102,12 @@ def command(
 ) -> list[str]:
     """Host program and arguments that run ``argv`` inside. Numbers but ``holder`` are descriptors to pass on;
     ``binds`` host paths seen read-only; ``groups`` files of control groups to join; ``limits`` prlimit's
-    options. There is no --die-with-parent: with --pidns its parent is a process that ends at once, and the first
-    process takes the command with it in any case.
+    options. There is no --die-with-parent: with --pidns its parent is a process that ends at once, and the
+    first process takes the command with it in any case.
     """
     net = [] if net_namespace is None else [f"--net=/proc/self/fd/{net_namespace}"]
     return [
-        "sh", "-c", JOIN, "join", *groups, "--", *as_owner(),
+        "sh", "-c", ENTER, "enter", *groups, "--", *as_owner(),
         "nsenter", "--target", str(holder), "--user", "--preserve-credentials", "--mount", "--ipc",
         *net, "--",
         *(["prlimit", *limits, "--"] if limits else []),

@@ -111,7 +111,7 @@ class Holder:
 
 
 def started(said: str) -> int | None:
-    """The number of the first process, once the holder has said that and "ready"; their parts may be mixed."""
+    """The number of the first process, once the holder has said that and "ready", in any mixture."""
     found = re.search(r'"child-pid": (\d+)\D', said)
     return int(found[1]) if found and "ready" in said else None
 
