@@ -1,7 +1,7 @@
 """A task before it is known to be sound: a drafter proposes it, the implementer writes its Harbor folder.
 
-Drafters are generators of candidates (``terminal/``, ``swe/``). ``data_pipelines.agent_tasks`` implements, validates
-and refines each, keeps the sound ones and counts the others by reason.
+Drafters are generators of candidates (``terminal/``, ``swe/``). ``data_pipelines.agent_tasks`` implements,
+validates and refines each, keeps the sound ones and counts the others by reason.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """``write`` makes the whole Harbor folder (task.toml, instruction.md, environment/, solution/, tests/) in an
-    empty folder, and raises ``Rejected`` where it finds that it cannot.
+    """``write`` makes the whole Harbor folder (task.toml, instruction.md, environment/, solution/, tests/) in
+    an empty folder, and raises ``Rejected`` where it finds that it cannot.
     """
 
     name: str  # unique, letters, digits and hyphens
@@ -27,3 +27,5 @@ class Candidate:
     licence: str
     write: Callable[[Path], None]
     draft: dict = field(default_factory=dict)  # what the drafter wrote, kept for the record of rejected ones
+    # Another try by the drafter, told why this one is rejected; None where it would be the same again.
+    redraft: "Callable[[str], Candidate] | None" = None

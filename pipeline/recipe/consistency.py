@@ -31,11 +31,13 @@ def _mix(recipe: "Recipe") -> Iterator[str]:
 
 def _weights(recipe: "Recipe") -> Iterator[str]:
     shares = recipe.midtrain_data.model_dump(include={"repository", "long_documents", "synthetic"})
+    tasks = recipe.agent_tasks
     for name, weights in (
         ("pretrain_data.mix", recipe.pretrain_data.mix),
         ("midtrain_data.repository, long_documents and synthetic", shares),
         ("sft_data.modes", recipe.sft_data.modes),
         ("sft_data.families", recipe.sft_data.families),
+        *([("agent_tasks.families", tasks.families)] if tasks.terminal else []),
     ):
         total = sum(weights.values())
         if total == 0:

@@ -93,3 +93,26 @@ class SftDataSection(Section):
     families: dict[str, NonNegativeFloat] = Field(min_length=1)  # weight by "environment/family"
     wrong_turns: float = Field(0.1, ge=0, le=1)  # share of the chats that can hold a wrong turn, masked
     off_turns: float = Field(0.1, ge=0, le=1)  # share of the dialogues with a later turn without thinking
+
+
+class Drafter(Section):
+    """A model behind the OpenAI interface that drafts terminal tasks (its key: OPENAI_API_KEY)."""
+
+    base_url: str = Field(pattern=r"^https?://")  # up to /v1
+    model: str
+    licence: str  # of what the model writes
+    seconds: float = Field(300.0, gt=0)  # until an answer is there
+    temperature: float = Field(1.0, ge=0)
+    max_tokens: int = Field(8192, gt=0)
+    rounds: int = Field(2, ge=0)  # repairs of a rejected draft, at most
+
+
+class AgentTasksSection(Section):
+    terminal: int = Field(ge=0)  # tasks to keep
+    families: dict[str, NonNegativeFloat] = {}  # weight by family of terminal tasks
+    swe: dict[str, PositiveInt] = {}  # tasks to keep of a project, at most, by its name
+    drafter: Literal["scripted"] | Drafter = "scripted"
+    repeats: int = Field(3, ge=1)  # runs of the nop agent and of the oracle, which must not differ
+    candidate_seconds: float = Field(600.0, gt=0)  # for all runs of a candidate
+    at_once: PositiveInt | None = None  # candidates; None: as many as there are cores
+    backend: Literal["bubblewrap", "docker"] | None = None  # None: the best that works here

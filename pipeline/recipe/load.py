@@ -12,6 +12,7 @@ from pipeline.errors import UserError
 from pipeline.recipe.base import Section
 from pipeline.recipe.consistency import faults
 from pipeline.recipe.data import (
+    AgentTasksSection,
     CollectSection,
     CurateSection,
     EvalSetsSection,
@@ -59,6 +60,7 @@ class Recipe(Section):
     pretrain_data: PretrainDataSection
     midtrain_data: MidtrainDataSection
     sft_data: SftDataSection
+    agent_tasks: AgentTasksSection
     pretrain: PretrainSection
     midtrain: MidtrainSection
     dsa_warmup: DsaWarmupSection
@@ -131,7 +133,7 @@ def _parse(path: Path) -> dict:
 
 
 # Sections that are tables of free names: a child recipe replaces them as a whole.
-_TABLES = {"mix", "contexts", "families", "modes"}
+_TABLES = {"mix", "contexts", "families", "modes", "swe"}
 
 
 def _merge(base: dict, changes: dict) -> dict:

@@ -14,6 +14,7 @@ from data_pipelines.task_building.candidate import Rejected
 Difficulty = Literal["easy", "medium", "hard"]
 DIFFICULTIES: tuple[str, ...] = get_args(Difficulty)
 WORKDIR = "/app"
+TEXTS = ("title", "instruction", "setup", "solution", "collect", "tests")
 MAX_FILES = 500
 MAX_BYTES = 2_000_000
 MAX_TEXT = 20_000  # characters of one text of a draft
@@ -23,10 +24,11 @@ MAX_TEXT = 20_000  # characters of one text of a draft
 class TerminalDraft:
     """A task in a folder ``/app`` of its own.
 
-    ``files`` are what lies in ``/app`` at the start. ``setup`` are shell commands of the image, run in ``/app``
-    after the files are there. ``solution`` are the commands that solve the task. ``tests`` is a Python
-    module of functions ``test_*`` that use the standard library alone; ``expected`` is what they find in
-    ``/tests/expected.json``.
+    ``files`` are what lies in ``/app`` at the start. ``setup`` are shell commands of the image, run in
+    ``/app`` after the files are there. ``solution`` are the commands that solve the task. ``tests`` is a
+    Python module of functions ``test_*`` that use the standard library alone; ``expected`` is what they
+    find in ``/tests/expected.json``. ``collect`` are shell commands that run in the agent's sandbox once
+    it is done: they try what was delivered and leave under ``/logs/artifacts`` what the tests judge.
     """
 
     title: str
@@ -35,6 +37,7 @@ class TerminalDraft:
     tests: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     setup: str = ""
+    collect: str = ""
     expected: Any = None
     difficulty: Difficulty = "medium"
     packages: tuple[str, ...] = ()  # Debian packages that are installed where their command is missing
@@ -55,7 +58,7 @@ class TerminalDraft:
 
     def to_record(self) -> dict[str, Any]:
         """What is kept of a rejected draft: its texts, and of its files the names and sizes."""
-        texts = {name: getattr(self, name) for name in ("title", "instruction", "setup", "solution", "tests")}
+        texts = {name: getattr(self, name) for name in TEXTS}
         sizes = {name: len(content) for name, content in self.files.items()}
         return {**texts, "difficulty": self.difficulty, "file_sizes": sizes}
 
@@ -63,8 +66,7 @@ class TerminalDraft:
     def from_json(cls, text: str) -> Self:
         """The draft that a model wrote as a JSON object, alone or within other text.
 
-        Keys: ``title``, ``instruction``, ``files`` (texts by path below /app), ``setup``, ``solution``, ``tests``,
-        ``difficulty``. Raises ``Rejected``.
+        Keys: those of ``TEXTS``, ``difficulty``, ``files`` (texts by path below /app). Raises ``Rejected``.
         """
         try:
             content = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -74,7 +76,7 @@ class TerminalDraft:
         if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
             raise Rejected("the draft's files are no texts by path")
         texts = {}
-        for name in ("title", "instruction", "setup", "solution", "tests", "difficulty"):
+        for name in (*TEXTS, "difficulty"):
             value = content.get(name, "medium" if name == "difficulty" else "")
             if not isinstance(value, str):
                 raise Rejected(f"the draft's {name} is no text")

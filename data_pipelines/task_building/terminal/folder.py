@@ -13,6 +13,7 @@ BASE = "python:3.11-slim-bookworm"
 AGENT_SECONDS = 900
 VERIFIER_SECONDS = 120
 BUILD_SECONDS = 300
+COLLECT_SECONDS = 120
 
 TEST_SH = """\
 #!/bin/bash
@@ -127,13 +128,17 @@ def dockerfile(draft: TerminalDraft) -> str:
 
 
 def _task_toml(draft: TerminalDraft, name: str, metadata: dict[str, str]) -> str:
+    verifier: dict = {"timeout_sec": VERIFIER_SECONDS, "environment_mode": "separate"}
+    if draft.collect.strip():
+        command = tomlkit.string(draft.collect.strip() + "\n", multiline=True)
+        verifier["collect"] = [{"command": command, "timeout_sec": COLLECT_SECONDS}]
     content = {
         "schema_version": "1.4",
         "artifacts": [WORKDIR],
         "task": {"name": f"glm5-pipeline/{name}", "version": "1.0.0", "description": draft.title},
         "metadata": {"difficulty": draft.difficulty, **metadata},
         "agent": {"timeout_sec": AGENT_SECONDS, "network_mode": "no-network"},
-        "verifier": {"timeout_sec": VERIFIER_SECONDS, "environment_mode": "separate"},
+        "verifier": verifier,
         "environment": {
             "build_timeout_sec": BUILD_SECONDS, "cpus": 1, "memory_mb": 1024, "network_mode": "no-network",
         },

@@ -35,7 +35,9 @@ done
 # 3. A damaged or missing file is taken from a backup in which its checksum is right.
 : > <<out>>
 while IFS= read -r name; do
-    wanted=$(awk -v name="$name" '{ hash = $1; sub(/^[^ ]+ +/, ""); if ($0 == name) print hash }' <<root>>/<<manifest>>)
+    wanted=$(awk -v name="$name" '{
+        hash = $1; sub(/^[^ ]+ +/, ""); if ($0 == name) print hash
+    }' <<root>>/<<manifest>>)
     if [ -f "<<root>>/$name" ] && [ "$(<<tool>> < "<<root>>/$name" | cut -d ' ' -f 1)" = "$wanted" ]; then
         continue
     fi
@@ -123,26 +125,41 @@ def restore_files(rng: random.Random) -> TerminalDraft:
         for day, content in zip(days, backups, strict=True)
     }
     opening = phrase(
-        rng, f"A disk failed under {root}.", f"Some files in {root} were damaged by a bad copy.",
+        rng,
+        f"A disk failed under {root}.",
+        f"Some files in {root} were damaged by a bad copy.",
         f"Something has overwritten parts of {root}.",
-    )  # fmt: skip
+    )
     instruction = (
-        f"{opening} {root}/{manifest} lists the {kind.upper()} checksum of every file as it should be (the format of `{HASHES[kind]}`, paths relative "
-        f"to {root}); the manifest itself is right. /app/backups has three archives of {root} from different days, of which each holds only "
+        f"{opening} {root}/{manifest} lists the {kind.upper()} checksum of every file as it "
+        f"should be (the format of `{HASHES[kind]}`, paths relative "
+        f"to {root}); the manifest itself is right. /app/backups has three archives of {root} "
+        "from different days, of which each holds only "
         "some of the files, and some of those in an older or damaged version.\n\n"
-        "Bring back every listed file that is missing or has another checksum, from whichever backup has the right version of it. A file of which "
-        "no backup has the right version stays as it is. Files that are right stay untouched, and so does the manifest.\n\n"
-        f"Write {out} with a line for each listed file that was missing or wrong: `restored PATH` or `lost PATH`, with the path as in the "
+        "Bring back every listed file that is missing or has another checksum, from whichever "
+        "backup has the right version of it. A file of which "
+        "no backup has the right version stays as it is. Files that are right stay untouched, "
+        "and so does the manifest.\n\n"
+        f"Write {out} with a line for each listed file that was missing or wrong: `restored "
+        "PATH` or `lost PATH`, with the path as in the "
         "manifest, sorted by PATH in byte order."
     )
     return TerminalDraft(
-        title=f"Restore files by their {kind.upper()} checksums", instruction=instruction, files=files, tests=RESTORE_TESTS,
-        solution=fill(RESTORE, root=root, manifest=manifest, tool=HASHES[kind], out=out), difficulty="medium",
+        title=f"Restore files by their {kind.upper()} checksums",
+        instruction=instruction,
+        files=files,
+        tests=RESTORE_TESTS,
+        solution=fill(RESTORE, root=root, manifest=manifest, tool=HASHES[kind], out=out),
+        difficulty="medium",
         expected={
-            "root": root, "hashes": hashes, "manifest": f"{root}/{manifest}",
-            "manifest_hash": hashlib.sha256(listing).hexdigest(), "report": out, "lines": lines,
+            "root": root,
+            "hashes": hashes,
+            "manifest": f"{root}/{manifest}",
+            "manifest_hash": hashlib.sha256(listing).hexdigest(),
+            "report": out,
+            "lines": lines,
         },
-    )  # fmt: skip
+    )
 
 
 def _damage(rng: random.Random, content: bytes) -> bytes:
@@ -287,17 +304,25 @@ def nested_archives(rng: random.Random) -> TerminalDraft:
             best[sensor] = (day, value)
     lines = [f"{sensor} {best[sensor][0]} {best[sensor][1]}" for sensor in sorted(best)]
     instruction = (
-        f"{archive} is an archive that holds files and further archives, and those hold archives again. They are zip, tar and gzipped tar archives, "
+        f"{archive} is an archive that holds files and further archives, and those hold archives "
+        "again. They are zip, tar and gzipped tar archives, "
         "and their names do not tell which.\n\n"
-        f"Files at any depth whose names end in `.{ending}` have readings, one a line: day (YYYY-MM-DD), sensor and a whole number, separated by "
+        f"Files at any depth whose names end in `.{ending}` have readings, one a line: day "
+        "(YYYY-MM-DD), sensor and a whole number, separated by "
         "single spaces. No sensor has two readings of the same day. All other files are to be ignored.\n\n"
-        f"For each sensor find {rule}. Write {out} with a line for each sensor: sensor, day and value, separated by single spaces, sorted "
+        f"For each sensor find {rule}. Write {out} with a line for each sensor: sensor, day and "
+        "value, separated by single spaces, sorted "
         "by sensor in byte order."
     )
     solution = fill(
         NEST, archive=archive, out=out, ending=ending, rule=rule[0].upper() + rule[1:], better=better[kind]
     )
     return TerminalDraft(
-        title="Readings in nested archives", instruction=instruction, solution=solution, tests=NEST_TESTS, difficulty="hard",
-        files={archive.removeprefix("/app/"): next(iter(level.values()))}, expected={"report": out, "lines": lines},
-    )  # fmt: skip
+        title="Readings in nested archives",
+        instruction=instruction,
+        solution=solution,
+        tests=NEST_TESTS,
+        difficulty="hard",
+        files={archive.removeprefix("/app/"): next(iter(level.values()))},
+        expected={"report": out, "lines": lines},
+    )

@@ -84,14 +84,33 @@ def binary_records(rng: random.Random) -> TerminalDraft:
     content = magic.encode() + struct.pack(f"{order}I", len(records)) + b"".join(records)
     lines.append(f"broken,{broken}")
     listed = "\n".join(f"  - {name}: {FIELDS[name][1]}" for name in names)
+    opening = phrase(
+        rng,
+        "A measuring device writes files in a format of its own.",
+        "We lost the program that reads this file.",
+        "Please turn a binary file into a table.",
+    )
     instruction = (
-        f"{phrase(rng, 'A measuring device writes files in a format of its own.', 'We lost the program that reads this file.', 'Please turn a binary file into a table.')} {source} is such a file. All numbers in it are {'little' if order == '<' else 'big'} endian, and nothing is padded:\n\n"
-        f"- 4 bytes: the letters {magic}\n- unsigned 32-bit integer: how many records follow\n- each record:\n  - unsigned 16-bit integer: the length of its body in bytes\n  - the body\n  - unsigned 32-bit integer: the CRC-32 of the body (as zlib and gzip compute it)\n\n"
+        f"{opening} "
+        f"{source} is such a file. All numbers in it are {'little' if order == '<' else 'big'} "
+        "endian, and nothing is padded:\n\n"
+        f"- 4 bytes: the letters {magic}\n- unsigned 32-bit integer: how many records follow\n- "
+        "each record:\n  - unsigned 16-bit integer: the length of its body in bytes\n  - the "
+        "body\n  - unsigned 32-bit integer: the CRC-32 of the body (as zlib and gzip compute "
+        "it)\n\n"
         f"The body of a record consists of, in this order:\n\n{listed}\n  - the rest: a name in UTF-8\n\n"
-        f"Write {out} (UTF-8) with the header `{','.join(['name', *names])}`, then a line for each record whose checksum is right, in the order of the file, numbers in decimal, and as the last line `broken,N`, where N is how many records have a wrong checksum."
+        f"Write {out} (UTF-8) with the header `{','.join(['name', *names])}`, then a line for "
+        "each record whose checksum is right, in the order of the file, numbers in decimal, and "
+        "as the last line `broken,N`, where N is how many records have a wrong checksum."
     )
     return TerminalDraft(
-        title="Read binary records", instruction=instruction, tests=TESTS, difficulty="medium",
-        solution=fill(SOLUTION, source=source, out=out, order=order, magic=magic, codes=codes, header=lines[0]),
-        files={source.removeprefix("/app/"): content}, expected={"out": out, "lines": lines},
-    )  # fmt: skip
+        title="Read binary records",
+        instruction=instruction,
+        tests=TESTS,
+        difficulty="medium",
+        solution=fill(
+            SOLUTION, source=source, out=out, order=order, magic=magic, codes=codes, header=lines[0]
+        ),
+        files={source.removeprefix("/app/"): content},
+        expected={"out": out, "lines": lines},
+    )

@@ -27,14 +27,22 @@ GROUPS = {
 }
 MEASURES = {
     "loans": ("the number of loans", "count(*)", len),
-    "books": ("the number of different books", "count(DISTINCT b.id)", lambda rows: len({row["book"] for row in rows})),
+    "books": (
+        "the number of different books",
+        "count(DISTINCT b.id)",
+        lambda rows: len({row["book"] for row in rows}),
+    ),
     "late": (
         "the number of loans that were returned after the due day or are not returned (returned is NULL)",
         "sum(l.returned IS NULL OR l.returned > l.due)",
         lambda rows: sum(row["returned"] is None or row["returned"] > row["due"] for row in rows),
     ),
-    "fees": ("the sum of the fees in cents, a fee that is NULL counting as 0", "sum(coalesce(l.fee, 0))", lambda rows: sum(row["fee"] or 0 for row in rows)),
-}  # fmt: skip
+    "fees": (
+        "the sum of the fees in cents, a fee that is NULL counting as 0",
+        "sum(coalesce(l.fee, 0))",
+        lambda rows: sum(row["fee"] or 0 for row in rows),
+    ),
+}
 SOLUTION = """
 python3 - <<'END'
 import csv
@@ -95,11 +103,19 @@ def database_report(rng: random.Random) -> TerminalDraft:
     where, condition, accepts = rng.choice(
         [
             (f"m.city <> '{city}'", f"Leave out members from {city}.", lambda row: row["city"] != city),
-            (f"b.genre <> '{genre}'", f"Leave out books of genre {genre}.", lambda row: row["genre"] != genre),
-            (f"l.taken LIKE '{year}-%'", f"Only loans that began in {year} count.", lambda row: row["taken"].startswith(str(year))),
+            (
+                f"b.genre <> '{genre}'",
+                f"Leave out books of genre {genre}.",
+                lambda row: row["genre"] != genre,
+            ),
+            (
+                f"l.taken LIKE '{year}-%'",
+                f"Only loans that began in {year} count.",
+                lambda row: row["taken"].startswith(str(year)),
+            ),
             ("m.active = 1", "Only active members (active is 1) count.", lambda row: row["active"] == 1),
         ]
-    )  # fmt: skip
+    )
     groups = defaultdict(list)
     for row in rows:
         if accepts(row):
@@ -117,20 +133,48 @@ def database_report(rng: random.Random) -> TerminalDraft:
         "We need numbers for the library's yearly report.",
     )
     instruction = (
-        f"{opening} {database} is an SQLite database (there is no sqlite3 program here, but Python has the module) with the tables `members` (id, name, city, active), `books` (id, title, genre) and `loans` "
-        "(id, member, book, taken, due, returned, fee), where `member` and `book` are ids of the other tables and days are texts like 2024-03-09.\n\n"
-        f"For each {GROUPS[group][0]}, give {MEASURES[measure][0]}. {condition} Leave out groups with fewer than {least} loans (of those that count). A loan whose member or book is not in its table does not count.\n\n"
-        f"Write {out}: CSV with the header `{group},{measure}`, the largest `{measure}` first, equal ones by `{group}` in byte order. Do not change the database."
+        f"{opening} {database} is an SQLite database (there is no sqlite3 program here, but "
+        "Python has the module) with the tables `members` (id, name, city, active), `books` "
+        "(id, title, genre) and `loans` "
+        "(id, member, book, taken, due, returned, fee), where `member` and `book` are ids of the "
+        "other tables and days are texts like 2024-03-09.\n\n"
+        f"For each {GROUPS[group][0]}, give {MEASURES[measure][0]}. {condition} Leave out groups "
+        f"with fewer than {least} loans (of those that count). A loan whose member or book is "
+        "not in its table does not count.\n\n"
+        f"Write {out}: CSV with the header `{group},{measure}`, the largest `{measure}` first, "
+        f"equal ones by `{group}` in byte order. Do not change the database."
     )
-    load = f"python3 -c \"import sqlite3; sqlite3.connect('{database}').executescript(open('/app/dump.sql').read())\"\nrm /app/dump.sql"
+    load = (
+        'python3 -c "import sqlite3; '
+        f"sqlite3.connect('{database}').executescript(open('/app/dump.sql').read())\"\nrm "
+        "/app/dump.sql"
+    )
     solution = fill(
-        SOLUTION, database=database, expression=GROUPS[group][1], group=group, value=MEASURES[measure][1], measure=measure, where=where, least=least, out=out,
-    )  # fmt: skip
+        SOLUTION,
+        database=database,
+        expression=GROUPS[group][1],
+        group=group,
+        value=MEASURES[measure][1],
+        measure=measure,
+        where=where,
+        least=least,
+        out=out,
+    )
     return TerminalDraft(
-        title=f"Library: {measure} by {group}", instruction=instruction, solution=solution, tests=TESTS, difficulty="medium",
-        files={"dump.sql": dump.encode()}, setup=load,
-        expected={"report": out, "lines": lines, "database": database, "dump": hashlib.sha256(dump.encode()).hexdigest()},
-    )  # fmt: skip
+        title=f"Library: {measure} by {group}",
+        instruction=instruction,
+        solution=solution,
+        tests=TESTS,
+        difficulty="medium",
+        files={"dump.sql": dump.encode()},
+        setup=load,
+        expected={
+            "report": out,
+            "lines": lines,
+            "database": database,
+            "dump": hashlib.sha256(dump.encode()).hexdigest(),
+        },
+    )
 
 
 def _library(rng: random.Random, connection) -> list[dict]:
@@ -138,7 +182,8 @@ def _library(rng: random.Random, connection) -> list[dict]:
     connection.executescript(
         "CREATE TABLE members (id INTEGER PRIMARY KEY, name TEXT, city TEXT, active INTEGER);"
         "CREATE TABLE books (id INTEGER PRIMARY KEY, title TEXT, genre TEXT);"
-        "CREATE TABLE loans (id INTEGER PRIMARY KEY, member INTEGER, book INTEGER, taken TEXT, due TEXT, returned TEXT, fee INTEGER);"
+        "CREATE TABLE loans (id INTEGER PRIMARY KEY, member INTEGER, book INTEGER, taken TEXT, "
+        "due TEXT, returned TEXT, fee INTEGER);"
     )
     members = {
         number: (name, rng.choice(REGIONS), rng.choice([0, 1, 1]))

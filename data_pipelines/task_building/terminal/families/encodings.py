@@ -111,18 +111,35 @@ def convert_texts(rng: random.Random) -> TerminalDraft:
         after[name] = plain.hex()
         lines.append((name, f"{name}\t{kind} {'same' if plain == content else 'changed'}"))
     listed = " and ".join(f"`{suffix}`" for suffix in suffixes)
+    opening = phrase(
+        rng,
+        "Our text files come from many machines.",
+        "Please unify our text files.",
+        "These texts were collected from old and new computers.",
+    )
     instruction = (
-        f"{phrase(rng, 'Our text files come from many machines.', 'Please unify our text files.', 'These texts were collected from old and new computers.')} Convert all files below {root} whose names end in {listed} to UTF-8 without a byte order "
+        f"{opening} "
+        f"Convert all files below {root} whose names end in {listed} to UTF-8 without a byte "
+        "order "
         "mark and with line feeds as line ends, in place; other files stay as they are.\n\n"
-        f"A file that begins with a UTF-8 or UTF-16 byte order mark is in that encoding. Without a mark it is UTF-8 if all of it is valid UTF-8, and {LEGACY[legacy]} if not. Line ends may be CR LF, CR or LF; each becomes one LF, and a file whose "
+        "A file that begins with a UTF-8 or UTF-16 byte order mark is in that encoding. Without "
+        f"a mark it is UTF-8 if all of it is valid UTF-8, and {LEGACY[legacy]} if not. Line ends "
+        "may be CR LF, CR or LF; each becomes one LF, and a file whose "
         "last line has no line end gets one.\n\n"
-        f"Write {out} with a line for each of these files (changed or not), sorted by path in byte order: the path relative to {root}, a tab, what the file was (`utf-8`, `utf-8-bom`, `utf-16` or `legacy`), a space, and `changed` if its bytes are other ones now, else `same`."
+        f"Write {out} with a line for each of these files (changed or not), sorted by path in "
+        f"byte order: the path relative to {root}, a tab, what the file was (`utf-8`, "
+        "`utf-8-bom`, `utf-16` or `legacy`), a space, and `changed` if its bytes are other ones "
+        "now, else `same`."
     )
     return TerminalDraft(
-        title="Unify encodings and line ends", instruction=instruction, files=files, tests=TESTS, difficulty="medium",
+        title="Unify encodings and line ends",
+        instruction=instruction,
+        files=files,
+        tests=TESTS,
+        difficulty="medium",
         solution=fill(SOLUTION, root=root, out=out, legacy=legacy, suffixes=tuple(suffixes)),
         expected={"root": root, "files": after, "report": out, "lines": [line for _, line in sorted(lines)]},
-    )  # fmt: skip
+    )
 
 
 def _is_utf8(content: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""A git repository of settings as a stream for ``git fast-import``: authors, dates and hashes are the same every time."""
+"""A git repository as a stream for ``git fast-import``: its hashes are the same every time."""
 
 import random
 from dataclasses import dataclass, field
@@ -19,15 +19,19 @@ class History:
     def commit(
         self, message: str, files: dict[str, str | None], branch: str = "main", parent: str = ""
     ) -> str:
-        """Add a commit that writes ``files`` (None deletes); returns its author. ``parent`` starts a branch."""
+        """Add a commit that writes ``files`` (None deletes); ``parent`` starts a branch. Its author."""
         self.commits += 1
         author = self.rng.choice(USERS)
         when = START + 5000 * self.commits + self.rng.randrange(4000)
         person = f"{author.title()} <{author}@example.com> {when} +0000"
         lines = [
-            f"commit refs/heads/{branch}", f"mark :{self.commits}", f"author {person}", f"committer {person}",
-            f"data {len(message.encode())}", message,
-        ]  # fmt: skip
+            f"commit refs/heads/{branch}",
+            f"mark :{self.commits}",
+            f"author {person}",
+            f"committer {person}",
+            f"data {len(message.encode())}",
+            message,
+        ]
         if parent:
             lines.append(f"from {parent}")
         self._parts.append(("\n".join(lines) + "\n").encode())

@@ -1,9 +1,6 @@
 """Access logs: aggregate requests by a key, with a filter, over plain and compressed files."""
 
-import csv
 import gzip
-import io
-import json
 import random
 from collections import defaultdict
 
@@ -56,7 +53,8 @@ for file in logs/*; do
 done > /tmp/all.log
 
 # 2. Keep the lines that have the form of a request.
-grep -E '^[0-9.]+ - [a-z-]+ \\[[^]]+\\] "[A-Z]+ [^ ]+ HTTP/1\\.1" [0-9]{3} [0-9]+ "[^"]*"$' /tmp/all.log > /tmp/valid.log
+form='^[0-9.]+ - [a-z-]+ \\[[^]]+\\] "[A-Z]+ [^ ]+ HTTP/1\\.1" [0-9]{3} [0-9]+ "[^"]*"$'
+grep -E "$form" /tmp/all.log > /tmp/valid.log
 echo "$(wc -l < /tmp/valid.log) of $(wc -l < /tmp/all.log) lines are requests"
 
 # 3. Add up by <<key>>.
@@ -118,28 +116,42 @@ def log_report(rng: random.Random) -> TerminalDraft:
     }[form]
     limit = f"Only the first {top} rows are wanted." if top else "All rows are wanted."
     opening = phrase(
-        rng, "The folder /app/logs has the access logs of our web server.",
+        rng,
+        "The folder /app/logs has the access logs of our web server.",
         "Please make a small report from the access logs in /app/logs.",
         "We need a table from the web server's access logs, which lie in /app/logs.",
-    )  # fmt: skip
+    )
     instruction = (
-        f"{opening} Some are compressed with gzip (`.gz`); all of them belong together. A request is a line like\n\n"
+        f"{opening} Some are compressed with gzip (`.gz`); all of them belong together. A "
+        "request is a line like\n\n"
         f"    {_line(rows[0])}\n\n"
-        "(client address, a dash, user, time, request line, status, bytes sent, user agent). Other lines are noise "
+        "(client address, a dash, user, time, request line, status, bytes sent, user agent). "
+        "Other lines are noise "
         "from a crashed process: ignore them.\n\n"
         f"For each {KEYS[key][0]}, give {MEASURES[measure][0]}. {text}\n\n"
-        f"Write {out} as {shape}. Sort by `{measure}`, largest first, and rows with equal values by `{key}` in "
+        f"Write {out} as {shape}. Sort by `{measure}`, largest first, and rows with equal values "
+        f"by `{key}` in "
         f"byte order. {limit} Leave the logs as they are."
     )
     solution = fill(
-        SOLUTION, key=key, filter=filter_awk, expression=KEYS[key][1], measure_awk=MEASURES[measure][1], out=out,
-        head=f"| head -n {top} " if top else "", write=fill(WRITE[form], key=key, measure=measure, out=out).strip(),
-    )  # fmt: skip
+        SOLUTION,
+        key=key,
+        filter=filter_awk,
+        expression=KEYS[key][1],
+        measure_awk=MEASURES[measure][1],
+        out=out,
+        head=f"| head -n {top} " if top else "",
+        write=fill(WRITE[form], key=key, measure=measure, out=out).strip(),
+    )
     return TerminalDraft(
-        title=f"Access logs: {measure} by {key}", instruction=instruction, files=files, solution=solution,
-        tests=TESTS, difficulty="easy",
+        title=f"Access logs: {measure} by {key}",
+        instruction=instruction,
+        files=files,
+        solution=solution,
+        tests=TESTS,
+        difficulty="easy",
         expected={"file": out, "form": form, "key": key, "measure": measure, "rows": expected},
-    )  # fmt: skip
+    )
 
 
 def _logs(rng: random.Random) -> tuple[dict[str, bytes], list[dict]]:
@@ -154,13 +166,19 @@ def _logs(rng: random.Random) -> tuple[dict[str, bytes], list[dict]]:
         lines = []
         for _ in range(rng.randint(120, 260)):
             row = {
-                "client": rng.choice(clients), "user": rng.choice([*users, "-"]), "hour": f"{rng.randrange(24):02}",
-                "day": f"{day + number:02}", "month": month, "minute": f"{rng.randrange(60):02}",
+                "client": rng.choice(clients),
+                "user": rng.choice([*users, "-"]),
+                "hour": f"{rng.randrange(24):02}",
+                "day": f"{day + number:02}",
+                "month": month,
+                "minute": f"{rng.randrange(60):02}",
                 "method": rng.choices(["GET", "POST", "DELETE", "PUT"], [70, 20, 5, 5])[0],
-                "path": rng.choice(PATHS), "query": rng.choice(["", "", f"?page={rng.randrange(9)}"]),
+                "path": rng.choice(PATHS),
+                "query": rng.choice(["", "", f"?page={rng.randrange(9)}"]),
                 "status": rng.choices("200 201 301 403 404 500 503".split(), [60, 8, 6, 6, 12, 5, 3])[0],
-                "bytes": rng.randrange(100, 20_000), "agent": rng.choice(AGENTS),
-            }  # fmt: skip
+                "bytes": rng.randrange(100, 20_000),
+                "agent": rng.choice(AGENTS),
+            }
             rows.append(row)
             lines.append(_line(row))
             if rng.random() < 0.02:
@@ -185,7 +203,10 @@ def _logs(rng: random.Random) -> tuple[dict[str, bytes], list[dict]]:
 def _line(row: dict) -> str:
     time = f"{row['day']}/{row['month']}/2025:{row['hour']}:{row['minute']}:07 +0000"
     request = f"{row['method']} {row['path']}{row['query']} HTTP/1.1"
-    return f'{row["client"]} - {row["user"]} [{time}] "{request}" {row["status"]} {row["bytes"]} "{row["agent"]}"'
+    return (
+        f'{row["client"]} - {row["user"]} [{time}] "{request}" {row["status"]} {row["bytes"]} '
+        f'"{row["agent"]}"'
+    )
 
 
 def _aggregate(rows: list[dict], key: str, measure: str) -> list[list]:

@@ -5,16 +5,37 @@ import random
 from data_pipelines.task_building.terminal.draft import TerminalDraft
 from data_pipelines.task_building.terminal.families.history import History, setup
 from data_pipelines.task_building.terminal.families.text import (
-    RUN, SERVICES, WORDS, fill, name_of, phrase,
-)  # fmt: skip
+    EXPECTED,
+    SERVICES,
+    WORDS,
+    fill,
+    name_of,
+    phrase,
+)
 
-# Settings of a repository can name programs that git starts: it runs as nobody, like anything that was delivered.
+# Settings of a repository can name programs that git starts: tests read a copy that has none.
 GIT = """
+import shutil
+import subprocess
+import tempfile
+
+
+def copied():
+    source, copy = Path(EXPECTED["repository"]) / ".git", Path(tempfile.mkdtemp()) / "copy"
+    for name in ("objects", "refs"):
+        shutil.copytree(source / name, copy / name, symlinks=True)
+    for name in ("HEAD", "packed-refs", "index"):
+        if (source / name).is_file():
+            shutil.copy(source / name, copy / name)
+    (copy / "config").write_text("[core]\\nrepositoryformatversion = 0\\nbare = false\\n")
+    return copy
+
 
 def git(*arguments):
-    status, output, complaints = run("git", "-c", "safe.directory=*", "-C", EXPECTED["repository"], *arguments)
-    assert status == 0, complaints
-    return output
+    command = ["git", f"--git-dir={copied()}", f"--work-tree={EXPECTED['repository']}", *arguments]
+    done = subprocess.run(command, cwd=EXPECTED["repository"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 """
 
 BLAME = """
@@ -41,7 +62,7 @@ git commit --quiet --message "<<message>>" -- <<file>>
 cat <<out>>
 """
 BLAME_TESTS = (
-    RUN
+    EXPECTED
     + GIT
     + """
 
@@ -102,23 +123,39 @@ def find_commit(rng: random.Random) -> TerminalDraft:
         f"{service} behaves oddly since a recent change.",
     )
     instruction = (
-        f"{opening} The reason is in {repository}, a git repository: in {file} the value of `{key}` should be {good}, but on branch main it is {bad}. "
-        "It may have been wrong and mended before; what matters is the last commit that changed it to the wrong value.\n\n"
-        f"1. Write {out} with three lines about that commit: its full hash, its author's name, and the first line of its message.\n"
-        f"2. Set `{key}` to {good} again, change nothing else, and commit that on main as one commit with the message `{message}`. Do not "
+        f"{opening} The reason is in {repository}, a git repository: in {file} the value of "
+        f"`{key}` should be {good}, but on branch main it is {bad}. "
+        "It may have been wrong and mended before; what matters is the last commit that changed "
+        "it to the wrong value.\n\n"
+        f"1. Write {out} with three lines about that commit: its full hash, its author's name, "
+        "and the first line of its message.\n"
+        f"2. Set `{key}` to {good} again, change nothing else, and commit that on main as one "
+        f"commit with the message `{message}`. Do not "
         "rewrite the history. Leave the working tree clean."
     )
     solution = fill(
         BLAME, repository=repository, file=file, key=key, good=good, bad=bad, out=out, message=message
     )
     return TerminalDraft(
-        title=f"The commit that broke {key}", instruction=instruction, solution=solution, tests=BLAME_TESTS, difficulty="medium",
-        files={"history.stream": history.stream()}, setup=setup(repository), packages=("git",),
+        title=f"The commit that broke {key}",
+        instruction=instruction,
+        solution=solution,
+        tests=BLAME_TESTS,
+        difficulty="medium",
+        files={"history.stream": history.stream()},
+        setup=setup(repository),
+        packages=("git",),
         expected={
-            "repository": repository, "report": out, "file": file, "author": author.title(), "subject": subject,
-            "text": _settings({**values, key: good}), "message": message, "commits": history.commits,
+            "repository": repository,
+            "report": out,
+            "file": file,
+            "author": author.title(),
+            "subject": subject,
+            "text": _settings({**values, key: good}),
+            "message": message,
+            "commits": history.commits,
         },
-    )  # fmt: skip
+    )
 
 
 def _settings(values: dict[str, int]) -> str:
@@ -159,7 +196,7 @@ echo "$path" > <<out>>
 cat <<out>>
 """
 RESTORE_TESTS = (
-    RUN
+    EXPECTED
     + GIT
     + """
 
@@ -211,22 +248,35 @@ def restore_deleted(rng: random.Random) -> TerminalDraft:
         history.commit(next(subjects), {f"src/{rng.choice(WORDS)}.txt": f"{rng.random()}\n"})
     message = f"Bring back {name}"
     instruction = (
-        f"Somebody deleted a file called {name} from the git repository {repository}, and we need it again. The difficulty: there were several files of that name in "
-        f"different folders, all deleted by now at different times. The right one is the one whose last version had the line\n\n    {mark}\n\n"
+        f"Somebody deleted a file called {name} from the git repository {repository}, and we "
+        "need it again. The difficulty: there were several files of that name in "
+        "different folders, all deleted by now at different times. The right one is the one "
+        f"whose last version had the line\n\n    {mark}\n\n"
         "(exactly that line).\n\n"
-        f"Bring it back on branch main, at the path where it was, with the content that it had just before it was deleted, in one new commit "
-        f"with the message `{message}` that changes nothing else. Do not rewrite the history, and leave the working tree clean. Write the file's path "
+        "Bring it back on branch main, at the path where it was, with the content that it had "
+        "just before it was deleted, in one new commit "
+        f"with the message `{message}` that changes nothing else. Do not rewrite the history, "
+        "and leave the working tree clean. Write the file's path "
         f"relative to the repository to {out}."
     )
     return TerminalDraft(
-        title=f"Bring back {name}", instruction=instruction, tests=RESTORE_TESTS, difficulty="medium",
+        title=f"Bring back {name}",
+        instruction=instruction,
+        tests=RESTORE_TESTS,
+        difficulty="medium",
         solution=fill(RESTORE, repository=repository, name=name, mark=mark, message=message, out=out),
-        files={"history.stream": history.stream()}, setup=setup(repository), packages=("git",),
+        files={"history.stream": history.stream()},
+        setup=setup(repository),
+        packages=("git",),
         expected={
-            "repository": repository, "report": out, "path": places[chosen], "text": texts[places[chosen]], "message": message,
+            "repository": repository,
+            "report": out,
+            "path": places[chosen],
+            "text": texts[places[chosen]],
+            "message": message,
             "commits": history.commits,
         },
-    )  # fmt: skip
+    )
 
 
 MERGE = """
@@ -268,7 +318,7 @@ git commit --quiet --message '<<message>>'
 git log --oneline --graph -n 5
 """
 MERGE_TESTS = (
-    RUN
+    EXPECTED
     + GIT
     + """
 
@@ -282,7 +332,8 @@ def test_other_files_of_both_sides():
 
 
 def test_it_is_one_merge_of_both_branches():
-    parents = [git("log", "-1", "--format=%s", parent).strip() for parent in git("log", "-1", "--format=%P", "main").split()]
+    hashes = git("log", "-1", "--format=%P", "main").split()
+    parents = [git("log", "-1", "--format=%s", commit).strip() for commit in hashes]
     assert parents == EXPECTED["parents"], parents
     assert git("log", "-1", "--format=%s", "main").strip() == EXPECTED["message"]
     assert git("symbolic-ref", "HEAD").strip() == "refs/heads/main"
@@ -331,23 +382,44 @@ def merge_branch(rng: random.Random) -> TerminalDraft:
     history.commit(other, {file: _limits(theirs), "src/theirs.txt": f"{other}\n"}, branch=branch, parent=fork)
     message = f"Merge {branch}"
     instruction = (
-        f"Please merge the branch {branch} into main in the git repository {repository}. {file} was changed on both sides and conflicts. It is a comment line "
-        "`# limits` followed by lines `name = number` in the order of their names. Resolve it like this, for each name:\n\n"
+        f"Please merge the branch {branch} into main in the git repository {repository}. {file} "
+        "was changed on both sides and conflicts. It is a comment line "
+        "`# limits` followed by lines `name = number` in the order of their names. Resolve it "
+        "like this, for each name:\n\n"
         "- changed, added or removed on one side only: that is what counts\n"
-        f"- changed to different numbers on both sides: the {'larger' if rule == 'max' else 'smaller'} of the two numbers counts\n"
+        "- changed to different numbers on both sides: the "
+        f"{'larger' if rule == 'max' else 'smaller'} of the two numbers counts\n"
         "- changed on one side and removed on the other: the changed number stays\n\n"
-        "Keep the form of the file: the comment line first, then all names in byte order, one space on each side of the equals sign. All other files are merged as git does it. The result "
-        f"must be one merge commit on main, whose first parent is main as it was and whose second parent is {branch}, with the message `{message}`. Leave main checked out and the working tree clean."
+        "Keep the form of the file: the comment line first, then all names in byte order, one "
+        "space on each side of the equals sign. All other files are merged as git does it. The "
+        "result "
+        "must be one merge commit on main, whose first parent is main as it was and whose "
+        f"second parent is {branch}, with the message `{message}`. Leave main checked out and "
+        "the working tree clean."
     )
     return TerminalDraft(
-        title=f"Merge {branch}", instruction=instruction, tests=MERGE_TESTS, difficulty="hard", packages=("git",),
+        title=f"Merge {branch}",
+        instruction=instruction,
+        tests=MERGE_TESTS,
+        difficulty="hard",
+        packages=("git",),
         solution=fill(MERGE, repository=repository, branch=branch, file=file, rule=rule, message=message),
-        files={"history.stream": history.stream()}, setup=setup(repository),
+        files={"history.stream": history.stream()},
+        setup=setup(repository),
         expected={
-            "repository": repository, "file": file, "text": _limits(result), "message": message, "parents": [mine, other],
-            "others": {"README.md": f"# {service}\n", "src/a.txt": "a\n", "src/ours.txt": f"{mine}\n", "src/theirs.txt": f"{other}\n"},
+            "repository": repository,
+            "file": file,
+            "text": _limits(result),
+            "message": message,
+            "parents": [mine, other],
+            "others": {
+                "README.md": f"# {service}\n",
+                "src/a.txt": "a\n",
+                "src/ours.txt": f"{mine}\n",
+                "src/theirs.txt": f"{other}\n",
+            },
         },
-    )  # fmt: skip
+    )
 
 
 def _limits(values: dict[str, int]) -> str:

@@ -7,7 +7,7 @@ from data_pipelines.task_building.terminal.draft import TerminalDraft
 from data_pipelines.task_building.terminal.families.text import EXPECTED, WORDS, fill, name_of, phrase
 
 SOLUTION = """
-# Each field becomes the set of its values; then minute after minute is tried, whole days and hours being skipped.
+# Each field becomes a set of values; then minute after minute is tried, wrong days and hours being skipped.
 python3 - <<'END'
 from datetime import datetime, timedelta
 
@@ -73,8 +73,7 @@ def cron_times(rng: random.Random) -> TerminalDraft:
     crontab, out, count = f"/app/{name_of(rng)}.crontab", f"/app/{name_of(rng)}.txt", rng.randint(2, 4)
     start = datetime(2025, 1, 1) + timedelta(minutes=rng.randrange(60 * 24 * 600))
     jobs = [
-        (_fields(rng), f"/opt/{word}/run.sh --{rng.choice(WORDS)}")
-        for word in rng.sample(WORDS, rng.randint(5, 8))
+        (_fields(rng), f"run-{word} --{rng.choice(WORDS)}") for word in rng.sample(WORDS, rng.randint(5, 8))
     ]
     lines = sorted(
         f"{moment:%Y-%m-%d %H:%M} {command}"
@@ -84,11 +83,25 @@ def cron_times(rng: random.Random) -> TerminalDraft:
     text = "# minute hour day month weekday command\n" + "".join(
         f"{' '.join(fields)} {command}\n" for fields, command in jobs
     )
+    opening = phrase(
+        rng,
+        "We are planning a maintenance window.",
+        "We want to know what will run when.",
+        "Please work out a schedule.",
+    )
     instruction = (
-        f"{phrase(rng, 'We are planning a maintenance window.', 'We want to know what will run when.', 'Please work out a schedule.')} {crontab} has lines of the form `minute hour day month weekday command`, and comment lines that begin with `#`. A field is `*` or a "
-        "list, separated by commas, of numbers and ranges `a-b`; `*` and a range may be followed by `/n`, which means every n-th value from the beginning of the range on. Weekdays are 0 to 7, 0 and 7 both being Sunday. A command runs at every minute at which minute, hour and month fit and "
-        "the day fits: when neither day nor weekday is `*`, it is enough that one of the two fits, otherwise both must fit.\n\n"
-        f"For each command find the first {count} times strictly after {start:%Y-%m-%d %H:%M} at which it runs. Write them all to {out}, a line each: `YYYY-MM-DD HH:MM COMMAND` (the command as in the crontab, with its arguments), sorted in byte order."
+        f"{opening} "
+        f"{crontab} has lines of the form `minute hour day month weekday command`, and comment "
+        "lines that begin with `#`. A field is `*` or a "
+        "list, separated by commas, of numbers and ranges `a-b`; `*` and a range may be followed "
+        "by `/n`, which means every n-th value from the beginning of the range on. Weekdays are "
+        "0 to 7, 0 and 7 both being Sunday. A command runs at every minute at which minute, hour "
+        "and month fit and "
+        "the day fits: when neither day nor weekday is `*`, it is enough that one of the two "
+        "fits, otherwise both must fit.\n\n"
+        f"For each command find the first {count} times strictly after {start:%Y-%m-%d %H:%M} at "
+        f"which it runs. Write them all to {out}, a line each: `YYYY-MM-DD HH:MM COMMAND` (the "
+        "command as in the crontab, with its arguments), sorted in byte order."
     )
     solution = fill(
         SOLUTION,
@@ -98,9 +111,14 @@ def cron_times(rng: random.Random) -> TerminalDraft:
         start=f"{start.year}, {start.month}, {start.day}, {start.hour}, {start.minute}",
     )
     return TerminalDraft(
-        title="Next runs of a crontab", instruction=instruction, solution=solution, tests=TESTS, difficulty="hard",
-        files={crontab.removeprefix("/app/"): text.encode()}, expected={"out": out, "lines": lines},
-    )  # fmt: skip
+        title="Next runs of a crontab",
+        instruction=instruction,
+        solution=solution,
+        tests=TESTS,
+        difficulty="hard",
+        files={crontab.removeprefix("/app/"): text.encode()},
+        expected={"out": out, "lines": lines},
+    )
 
 
 def _fields(rng: random.Random) -> list[str]:

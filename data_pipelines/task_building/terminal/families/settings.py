@@ -124,24 +124,40 @@ def migrate_settings(rng: random.Random) -> TerminalDraft:
             lines.append(rng.choice(["", "; end", "# end"]))
         files[f"{folder.removeprefix('/app/')}/{number}0-{rng.choice(WORDS)}.ini"] = "\n".join(lines) + "\n"
     shown = "maxDiskSize" if camel else "max-disk-size"
+    opening = phrase(
+        rng, "We are moving to JSON.", "Our new server reads JSON.", "Please convert old settings."
+    )
     instruction = (
-        f"{phrase(rng, 'We are moving to JSON.', 'Our new server reads JSON.', 'Please convert old settings.')} {folder} holds settings as INI files (`#` and `;` begin comment lines; `=` or `:` stands between a key and its value, with or without spaces). "
-        "Read all files ending in .ini in the order of their names; when a key of a section comes again in a later file, the later value counts.\n\n"
+        f"{opening} "
+        f"{folder} holds settings as INI files (`#` and `;` begin comment lines; `=` or `:` "
+        "stands between a key and its value, with or without spaces). "
+        "Read all files ending in .ini in the order of their names; when a key of a section "
+        "comes again in a later file, the later value counts.\n\n"
         f"Write {out}, one JSON object:\n\n"
-        "- a section becomes an object; dots in its name nest objects (`[a.b]` is object `b` in object `a`, beside the keys of `[a]`)\n"
+        "- a section becomes an object; dots in its name nest objects (`[a.b]` is object `b` in "
+        "object `a`, beside the keys of `[a]`)\n"
         f"- the words of a key are joined differently: `max_disk_size` becomes `{shown}`\n"
-        f"- the keys {' and '.join(f'`{key}`' for key in dropped)} (as in the INI files) are dropped from every section\n"
-        "- values: yes, true, on and no, false, off in any case become true and false; whole numbers (which may begin with -) become numbers; a whole number directly followed by KB or MB becomes the number of bytes (1 KB is 1024 bytes, 1 MB "
-        f"1024 KB); a value with `{separator}` becomes the list of its parts without white space around them, empty parts left out, each part by these same rules; everything else stays text\n"
+        f"- the keys {' and '.join(f'`{key}`' for key in dropped)} (as in the INI files) are "
+        "dropped from every section\n"
+        "- values: yes, true, on and no, false, off in any case become true and false; whole "
+        "numbers (which may begin with -) become numbers; a whole number directly followed by KB "
+        "or MB becomes the number of bytes (1 KB is 1024 bytes, 1 MB "
+        f"1024 KB); a value with `{separator}` becomes the list of its parts without white space "
+        "around them, empty parts left out, each part by these same rules; everything else "
+        "stays text\n"
         "- a section without remaining keys stays as an empty object\n\n"
         "Leave the INI files as they are."
     )
     rename = 'words[0] + "".join(word.title() for word in words[1:])' if camel else '"-".join(words)'
     return TerminalDraft(
-        title="Move settings from INI to JSON", instruction=instruction, tests=TESTS, difficulty="medium",
+        title="Move settings from INI to JSON",
+        instruction=instruction,
+        tests=TESTS,
+        difficulty="medium",
         solution=fill(SOLUTION, folder=folder, out=out, separator=separator, dropped=dropped, rename=rename),
-        files={name: text.encode() for name, text in files.items()}, expected={"out": out, "result": json.loads(json.dumps(result)), "files": files},
-    )  # fmt: skip
+        files={name: text.encode() for name, text in files.items()},
+        expected={"out": out, "result": json.loads(json.dumps(result)), "files": files},
+    )
 
 
 def _camel(key: str) -> str:

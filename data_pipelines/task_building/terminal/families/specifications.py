@@ -73,7 +73,9 @@ for first, last in merged:
         else "Ranges that have a number in common"
     )
     text = (
-        f"Each line of the input is a range of whole numbers from 0 on, written FIRST{dash}LAST with FIRST at most LAST, both included. {near} are joined into one. It prints the resulting ranges in "
+        f"Each line of the input is a range of whole numbers from 0 on, written FIRST{dash}LAST "
+        f"with FIRST at most LAST, both included. {near} are joined into one. It prints the "
+        "resulting ranges in "
         "the same form, one a line, in ascending order. A line that is no such range is wrong input."
     )
     wrong = [f"1{dash}2\n9{dash}3\n", f"1{dash}2\nx\n", f"4{dash}\n"]
@@ -93,7 +95,10 @@ def roman(rng: random.Random) -> dict[str, Any]:
     program = (
         REFUSE
         + f"""
-PARTS = [(1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I")]
+PARTS = [
+    (1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"),
+    (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"),
+]
 
 
 def to_roman(number):
@@ -142,10 +147,18 @@ print("\\n".join(lines))
         return "".join(f"{numeral(number) if back else number}\n" for number in numbers)
 
     if back:
-        text = "Each line of the input is a Roman numeral in capital letters, in the usual form (IV and not IIII, MCMXC and not MXM), from I to MMMCMXCIX. It prints each as a decimal number, one a line. Anything else is wrong input."
+        text = (
+            "Each line of the input is a Roman numeral in capital letters, in the usual form (IV and "
+            "not IIII, MCMXC and not MXM), from I to MMMCMXCIX. It prints each as a decimal number, "
+            "one a line. Anything else is wrong input."
+        )
         wrong = ["IIII\n", "X\nABC\n", "IC\n", "xv\n"]
     else:
-        text = "Each line of the input is a whole number from 1 to 3999. It prints each as a Roman numeral in capital letters, in the usual form (IV and not IIII), one a line. Anything else is wrong input."
+        text = (
+            "Each line of the input is a whole number from 1 to 3999. It prints each as a Roman "
+            "numeral in capital letters, in the usual form (IV and not IIII), one a line. Anything "
+            "else is wrong input."
+        )
         wrong = ["0\n", "4000\n", "12\nx\n", "-3\n"]
     title = "Read Roman numerals" if back else "Write Roman numerals"
     return {
@@ -229,9 +242,13 @@ print("\\n".join(lines))
         return "".join(expression(rng, rng.randint(1, 3)) + "\n" for _ in range(rng.randint(1, 4)))
 
     text = (
-        f"Each line of the input is a calculation in postfix notation: whole numbers (which may begin with -) and the operators `+`, `-`, `*`, `{power}` (power) and `{modulus}` (remainder), "
-        f"separated by white space; an operator stands after its two operands. The remainder is never negative. It prints the result of each line. Wrong input: an operator without "
-        "two operands, a line after which not exactly one number is left, an unknown token, a negative exponent, a remainder by a number below 1."
+        "Each line of the input is a calculation in postfix notation: whole numbers (which may "
+        f"begin with -) and the operators `+`, `-`, `*`, `{power}` (power) and `{modulus}` "
+        "(remainder), "
+        "separated by white space; an operator stands after its two operands. The remainder is "
+        "never negative. It prints the result of each line. Wrong input: an operator without "
+        "two operands, a line after which not exactly one number is left, an unknown token, a "
+        "negative exponent, a remainder by a number below 1."
     )
     wrong = ["1 +\n", "1 2 3 +\n", "1 2 &\n", f"2 -1 {power}\n", f"5 0 {modulus}\n"]
     return {
@@ -303,8 +320,12 @@ print(" ".join(words) or "0{list(units)[-1]}")
 
     listed = ", ".join(f"`{letter}` ({size} seconds)" for letter, size in units.items())
     text = (
-        f"Each line of the input is a duration: one or more parts, each a whole number and directly after it a unit, with or without spaces between the parts. The units are {listed}; within a line each comes at most once, larger "
-        f"before smaller. It prints the sum of all lines as one such duration: the fewest parts, largest unit first, parts that are 0 left out, one space between parts; a sum of nothing is `0{list(units)[-1]}`. Anything else is wrong input."
+        "Each line of the input is a duration: one or more parts, each a whole number and "
+        "directly after it a unit, with or without spaces between the parts. The units are "
+        f"{listed}; within a line each comes at most once, larger "
+        "before smaller. It prints the sum of all lines as one such duration: the fewest parts, "
+        "largest unit first, parts that are 0 left out, one space between parts; a sum of "
+        f"nothing is `0{list(units)[-1]}`. Anything else is wrong input."
     )
     largest, last = list(units)[0], list(units)[-1]
     wrong = [f"1{last} 2{largest}\n", "5\n", f"2{largest} 3{largest}\n", f"1{largest} 4y\n", "h\n"]
@@ -381,8 +402,11 @@ for name in done:
 
     meaning = "A comes after B" if swapped else "A comes before B"
     text = (
-        f"Each line of the input is either a name or `A {arrow} B`, which says that {meaning}; names are words without white space. It prints all names that occur, each once, one a line, in an order that keeps to "
-        "all rules: at each place the name that is first in byte order among those whose predecessors have all been printed. A circle and lines of another form are wrong input."
+        f"Each line of the input is either a name or `A {arrow} B`, which says that {meaning}; "
+        "names are words without white space. It prints all names that occur, each once, one a "
+        "line, in an order that keeps to "
+        "all rules: at each place the name that is first in byte order among those whose "
+        "predecessors have all been printed. A circle and lines of another form are wrong input."
     )
     one, two, three = WORDS[:3]
     wrong = [
@@ -408,9 +432,11 @@ def runs(rng: random.Random) -> dict[str, Any]:
     shown = "X" if mark == "x" else mark
     form = f"([a-z]|[0-9]+{sign}[a-z])*" if back else "[a-z]*"
     change = (
-        f're.sub(r"([0-9]+){sign}([a-z])", lambda match: int(match[1]) * match[2], line)' if back
-        else f're.sub(r"([a-z])\\1{{{shortest - 1},}}", lambda match: f"{{len(match[0])}}{shown}{{match[1]}}", line)'
-    )  # fmt: skip
+        f're.sub(r"([0-9]+){sign}([a-z])", lambda match: int(match[1]) * match[2], line)'
+        if back
+        else f're.sub(r"([a-z])\\1{{{shortest - 1},}}", lambda match: '
+        f'f"{{len(match[0])}}{shown}{{match[1]}}", line)'
+    )
     program = (
         REFUSE
         + f"""
@@ -458,12 +484,22 @@ print("\\n".join(lines))
         ]
         return "".join((pack(line) if back else line) + "\n" for line in lines)
 
-    packed = f"each run of at least {shortest} equal letters is written as its length in decimal, `{shown}` and the letter; shorter runs are written as they are"
+    packed = (
+        f"each run of at least {shortest} equal letters is written as its length in decimal, "
+        f"`{shown}` and the letter; shorter runs are written as they are"
+    )
     if back:
-        text = f"Each line of the input is a packed text of lower-case letters a to z: {packed}. It prints each line unpacked. A line that is no such sequence of letters and packed runs (of any length) is wrong input."
+        text = (
+            f"Each line of the input is a packed text of lower-case letters a to z: {packed}. It "
+            "prints each line unpacked. A line that is no such sequence of letters and packed runs "
+            "(of any length) is wrong input."
+        )
         wrong = ["ab3\n", f"4{shown}\n", "aB\n", f"{shown}a\n"]
     else:
-        text = f"Each line of the input consists of lower-case letters a to z. It prints each line packed: {packed}. A line with any other character is wrong input."
+        text = (
+            "Each line of the input consists of lower-case letters a to z. It prints each line "
+            f"packed: {packed}. A line with any other character is wrong input."
+        )
         wrong = ["abc1\n", "aaa bbb\n", "abC\n"]
     title = "Unpack runs of letters" if back else "Pack runs of letters"
     return {
@@ -539,8 +575,12 @@ for index, name in enumerate(header):
     }[operation]
     named = "tabs" if separator == "\t" else f"`{separator}`"
     text = (
-        f"The input is a table: a header line with names of columns and at least one row, cells separated by {named} without any quoting. For each column in which all cells are whole numbers (which may begin with -), in the order of the columns, it prints a line: the column's name, "
-        f"a space, and {called} of its numbers. Other columns are passed over. A table without rows and a row with more or fewer cells than the header are wrong input."
+        "The input is a table: a header line with names of columns and at least one row, cells "
+        f"separated by {named} without any quoting. For each column in which all cells are whole "
+        "numbers (which may begin with -), in the order of the columns, it prints a line: the "
+        "column's name, "
+        f"a space, and {called} of its numbers. Other columns are passed over. A table without "
+        "rows and a row with more or fewer cells than the header are wrong input."
     )
     wrong = [
         f"a{separator}b\n",
@@ -611,8 +651,11 @@ print("\\n".join(lines))
         )
 
     text = (
-        "The two arguments are the base of the input and the base of the output (2 to 36). Each line of the input is a number from 0 on, of any size, with the digits 0 to 9 and then the letters a to z in upper or lower case. It prints each in the other base, "
-        "with lower-case letters and without leading zeros, one a line. An empty line and a digit that the base does not have are wrong input."
+        "The two arguments are the base of the input and the base of the output (2 to 36). Each "
+        "line of the input is a number from 0 on, of any size, with the digits 0 to 9 and then "
+        "the letters a to z in upper or lower case. It prints each in the other base, "
+        "with lower-case letters and without leading zeros, one a line. An empty line and a "
+        "digit that the base does not have are wrong input."
     )
     beyond = alphabet[source] if source < 36 else "!"
     wrong = [f"1\n{beyond}\n", "1.5\n", "-1\n", "1\n\n1\n"]
@@ -678,10 +721,16 @@ for number, line in enumerate(lines):
     how = {
         "left": "Lines begin at the left and have no spaces at their ends.",
         "right": f"Each line is filled with spaces on its left to exactly {width} characters.",
-        "both": f"Each line but the last is stretched to exactly {width} characters by more spaces between its words: all gaps get the same number of spaces, and where that does not come out even, the gaps further left get one more. The last "
+        "both": f"Each line but the last is stretched to exactly {width} characters by more spaces "
+        "between its words: all gaps get the same number of spaces, and where that does not "
+        "come out even, the gaps further left get one more. The last "
         "line, and a line of a single word, stay as they are.",
     }[side]
-    text = f"It reads words separated by any white space and prints them in the same order as lines of at most {width} characters, putting as many words on each line as fit, separated by single spaces. {how} A word of more than {width} characters is wrong input. "
+    text = (
+        "It reads words separated by any white space and prints them in the same order as lines of "
+        f"at most {width} characters, putting as many words on each line as fit, separated by single "
+        f"spaces. {how} A word of more than {width} characters is wrong input. "
+    )
     wrong = ["a " + "x" * (width + 1) + "\n", "y" * (width + 20)]
     return {
         "title": f"Wrap text ({side})",
@@ -785,8 +834,13 @@ print("\\n".join(lines))
 
     listed = ", ".join(f"`{one}{two}`" for one, two in pairs.items())
     text = (
-        f"It checks the brackets {listed} of each line of the input; all other characters mean nothing, and what stands between two quotes `{quote}` is passed over. For each line it prints `wrong N` when the "
-        "character at place N (the first is 1) is a closing bracket that does not fit the last one still open (the first such place counts), else `open N` when brackets are left open at the end, N being the place of the last one still open, else `fine N`, N being how many were open "
+        f"It checks the brackets {listed} of each line of the input; all other characters mean "
+        f"nothing, and what stands between two quotes `{quote}` is passed over. For each line it "
+        "prints `wrong N` when the "
+        "character at place N (the first is 1) is a closing bracket that does not fit the last "
+        "one still open (the first such place counts), else `open N` when brackets are left open "
+        "at the end, N being the place of the last one still open, else `fine N`, N being how "
+        "many were open "
         f"at once at most. A line with an odd number of `{quote}` is wrong input."
     )
     opening = next(iter(pairs))

@@ -9,8 +9,15 @@ from datetime import date, timedelta
 
 from data_pipelines.task_building.terminal.draft import TerminalDraft
 from data_pipelines.task_building.terminal.families.text import (
-    EXPECTED, MONTHS, REGIONS, SERVICES, USERS, fill, name_of, phrase,
-)  # fmt: skip
+    EXPECTED,
+    MONTHS,
+    REGIONS,
+    SERVICES,
+    USERS,
+    fill,
+    name_of,
+    phrase,
+)
 
 JOIN = """
 # Orders are joined to customers by number; amounts are added as whole cents, so that nothing is rounded.
@@ -106,25 +113,38 @@ def table_join(rng: random.Random) -> TerminalDraft:
         ],
     }
     opening = phrase(
-        rng, "Finance needs last month's orders summed up.", "Please join our orders with our customers.",
+        rng,
+        "Finance needs last month's orders summed up.",
+        "Please join our orders with our customers.",
         "Two exports have to be brought together.",
-    )  # fmt: skip
+    )
     instruction = (
-        f"{opening} /app/data/orders.csv has the columns order, customer, amount, state and note, separated by "
-        f"`{delimiter}` (fields may be quoted as CSV quotes them); /app/data/customers.jsonl has one JSON object a "
+        f"{opening} /app/data/orders.csv has the columns order, customer, amount, state and "
+        "note, separated by "
+        f"`{delimiter}` (fields may be quoted as CSV quotes them); /app/data/customers.jsonl has "
+        "one JSON object a "
         f"line with id, name, region, plan and channel. `customer` of an order is the `id` of a customer.\n\n"
-        f"Leave out orders whose state is {' or '.join(dropped)}. Of the others, count those whose customer is not in "
+        f"Leave out orders whose state is {' or '.join(dropped)}. Of the others, count those "
+        "whose customer is not in "
         f"customers.jsonl, and add up the rest for each {group}.\n\n"
         f"Write {out}: a JSON object with `unknown_customers` (the count) and `groups`, a list of objects "
-        f"`{group}`, `orders` (how many) and `total` (the sum of the amounts as text with exactly two decimals), sorted by "
+        f"`{group}`, `orders` (how many) and `total` (the sum of the amounts as text with "
+        "exactly two decimals), sorted by "
         f"`{group}` alphabetically. Groups without orders are left out."
     )
     solution = fill(JOIN, delimiter=delimiter, states=repr(dropped), group=group, out=out)
     return TerminalDraft(
-        title=f"Orders joined with customers by {group}", instruction=instruction, solution=solution, tests=JOIN_TESTS,
-        files={"data/orders.csv": table.getvalue().encode(), "data/customers.jsonl": ("\n".join(customers) + "\n").encode()},
-        expected={"file": out, "result": result}, difficulty="medium",
-    )  # fmt: skip
+        title=f"Orders joined with customers by {group}",
+        instruction=instruction,
+        solution=solution,
+        tests=JOIN_TESTS,
+        files={
+            "data/orders.csv": table.getvalue().encode(),
+            "data/customers.jsonl": ("\n".join(customers) + "\n").encode(),
+        },
+        expected={"file": out, "result": result},
+        difficulty="medium",
+    )
 
 
 def values_of_state() -> list[str]:
@@ -219,24 +239,34 @@ def table_clean(rng: random.Random) -> TerminalDraft:
     rows = sorted(clean.values(), key=(lambda row: (row[3], row[0])) if by_date else (lambda row: row[0]))
     order = f"by `{when}`, earliest first, and then by `{key}`" if by_date else f"by `{key}`"
     instruction = (
-        f"{source} was exported by hand and is a mess. Please write a clean copy to {out} (UTF-8, comma-separated, lines "
+        f"{source} was exported by hand and is a mess. Please write a clean copy to {out} "
+        "(UTF-8, comma-separated, lines "
         f"that end with a line feed) with the header `{key},name,email,{when}`:\n\n"
         "- no white space at the ends of cells or column names, and single spaces within\n"
-        f"- `{when}` as YYYY-MM-DD; the export has dates such as 2019-07-04, 04.07.2019 (day first) and Jul 4, 2019\n"
+        f"- `{when}` as YYYY-MM-DD; the export has dates such as 2019-07-04, 04.07.2019 (day "
+        "first) and Jul 4, 2019\n"
         "- `email` in lower case\n"
         f"- rows without `{key}` or without `{when}` are dropped\n"
         f"- where a `{key}` comes more than once, the last of its rows that was not dropped counts\n"
         f"- sorted {order} (byte order)\n"
     )
     solution = fill(
-        CLEAN, source=source, out=out, key=key, when=when,
+        CLEAN,
+        source=source,
+        out=out,
+        key=key,
+        when=when,
         order=f'(row["{when}"], row["{key}"])' if by_date else f'row["{key}"]',
-    )  # fmt: skip
+    )
     return TerminalDraft(
-        title=f"Clean the {service} export", instruction=instruction, solution=solution, tests=CLEAN_TESTS,
-        files={source.removeprefix("/app/"): raw.getvalue().encode()}, difficulty="medium",
+        title=f"Clean the {service} export",
+        instruction=instruction,
+        solution=solution,
+        tests=CLEAN_TESTS,
+        files={source.removeprefix("/app/"): raw.getvalue().encode()},
+        difficulty="medium",
         expected={"file": out, "rows": [[key, "name", "email", when], *rows]},
-    )  # fmt: skip
+    )
 
 
 def _written(rng: random.Random, day: date) -> str:

@@ -22,48 +22,6 @@ from pathlib import Path
 EXPECTED = json.loads(Path("/tests/expected.json").read_text())
 """
 
-# How tests run a program that was delivered.
-RUN = '''\
-import json
-import os
-import signal
-import subprocess
-from pathlib import Path
-
-EXPECTED = json.loads(Path("/tests/expected.json").read_text())
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LC_ALL": "C.UTF-8"}
-
-
-def unprivileged():
-    """Arguments that start a process as nobody, where the sandbox has that user."""
-    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
-    try:
-        subprocess.run(["python3", "-I", "-S", "-c", ""], check=True, cwd="/", stderr=subprocess.DEVNULL, **nobody)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return nobody
-
-
-NOBODY = unprivileged()
-
-
-def run(*command, stdin="", cwd="/app", seconds=20):
-    """Status, standard output and standard error; all that the command started is ended."""
-    process = subprocess.Popen(
-        command, cwd=cwd, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True, **NOBODY,
-    )
-    try:
-        output, complaints = process.communicate(stdin, timeout=seconds)
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-    return process.returncode, output, complaints
-'''
-
 
 def fill(template: str, **values: object) -> str:
     """Replace ``<<name>>`` by values; shell and Python are full of the usual braces and dollars."""

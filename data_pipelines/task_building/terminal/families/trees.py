@@ -14,7 +14,8 @@ from data_pipelines.task_building.terminal.families.text import (
 
 RENAME = """
 # 1. Files of the wanted kinds that hold the word, outside of <<excluded>>.
-find <<root>> -path '<<root>>/<<excluded>>' -prune -o -type f \\( <<kinds>> \\) -print | LC_ALL=C sort > /tmp/candidates
+find <<root>> -path '<<root>>/<<excluded>>' -prune -o -type f \\( <<kinds>> \\) -print |
+    LC_ALL=C sort > /tmp/candidates
 xargs -d '\\n' grep -lwE '<<old>>' < /tmp/candidates > /tmp/matching || true
 
 # 2. Count the words of each file before they are replaced, then replace whole words alone.
@@ -66,9 +67,15 @@ def rename_word(rng: random.Random) -> TerminalDraft:
         )
         name = f"{folder}{rng.choice(WORDS)}{number}.{rng.choice([*kinds, 'py', 'log', 'json'])}"
         text = "".join(
-            " ".join(rng.choice([rng.choice(WORDS)] * 5 + [old, f"{old}()", f"'{old}'", f"x.{old}", rng.choice(near)]) for _ in range(7)) + "\n"
+            " ".join(
+                rng.choice(
+                    [rng.choice(WORDS)] * 5 + [old, f"{old}()", f"'{old}'", f"x.{old}", rng.choice(near)]
+                )
+                for _ in range(7)
+            )
+            + "\n"
             for _ in range(rng.randint(3, 14))
-        )  # fmt: skip
+        )
         if rng.random() < 0.3:
             text = text.replace(old, one)
         changed, count = _replace_words(text, old, new)
@@ -80,25 +87,39 @@ def rename_word(rng: random.Random) -> TerminalDraft:
     lines.sort(key=lambda line: line.split(" ", 1)[1])
     listed = ", ".join(f"`.{kind}`" for kind in kinds)
     instruction = (
-        f"`{old}` is to be called `{new}` from now on. Replace it in the files below {root} whose names end in {listed}, but "
-        f"only where it stands as a whole word: `{near[0]}`, `{near[1]}` and the like are other words (letters, digits "
-        f"and the underscore make up a word). Do not touch {root}/{excluded} (folders of that name further down are "
+        f"`{old}` is to be called `{new}` from now on. Replace it in the files below {root} "
+        f"whose names end in {listed}, but "
+        f"only where it stands as a whole word: `{near[0]}`, `{near[1]}` and the like are other "
+        "words (letters, digits "
+        f"and the underscore make up a word). Do not touch {root}/{excluded} (folders of that "
+        "name further down are "
         "ordinary folders), other kinds of files, or anything else.\n\n"
-        f"Write {out} with a line for each changed file: how many times the word was replaced in it, a space, and its path "
+        f"Write {out} with a line for each changed file: how many times the word was replaced in "
+        "it, a space, and its path "
         f"relative to {root}. Sort the lines by path in byte order."
     )
     solution = fill(
-        RENAME, root=root, excluded=excluded, old=old, new=new, out=out,
+        RENAME,
+        root=root,
+        excluded=excluded,
+        old=old,
+        new=new,
+        out=out,
         kinds=" -o ".join(f"-name '*.{kind}'" for kind in kinds),
-    )  # fmt: skip
+    )
     return TerminalDraft(
-        title=f"Rename {old}", instruction=instruction, files=files, solution=solution, tests=RENAME_TESTS,
-        expected={"root": root, "files": expected, "report": out, "lines": lines}, difficulty="medium",
-    )  # fmt: skip
+        title=f"Rename {old}",
+        instruction=instruction,
+        files=files,
+        solution=solution,
+        tests=RENAME_TESTS,
+        expected={"root": root, "files": expected, "report": out, "lines": lines},
+        difficulty="medium",
+    )
 
 
 def _replace_words(text: str, old: str, new: str) -> tuple[str, int]:
-    """By hand, so that it is another way than the solution's: a word begins and ends where no word letter is."""
+    """By hand, another way than the solution's: a word ends where no word letter is."""
     parts, start, count = [], 0, 0
     while (place := text.find(old, start)) >= 0:
         before, after = text[place - 1 : place], text[place + len(old) : place + len(old) + 1]
@@ -138,7 +159,8 @@ COPIES_TESTS = (
 
 def test_one_of_each_is_left():
     root = Path(EXPECTED["root"])
-    found = {str(path.relative_to(root)): path.read_bytes().hex() for path in root.rglob("*") if path.is_file()}
+    files = [path for path in root.rglob("*") if path.is_file()]
+    found = {str(path.relative_to(root)): path.read_bytes().hex() for path in files}
     assert sorted(found) == sorted(EXPECTED["kept"]), sorted(found)
     assert found == EXPECTED["kept"], "a file that is left was changed"
 
@@ -155,9 +177,10 @@ def remove_copies(rng: random.Random) -> TerminalDraft:
     root, out = f"/app/{name_of(rng)}", f"/app/{name_of(rng)}.txt"
     nearest = rng.random() < 0.5
     rule = (
-        "the one with the fewest folders in its path, among those the first in byte order" if nearest
+        "the one with the fewest folders in its path, among those the first in byte order"
+        if nearest
         else "the one whose path comes first in byte order"
-    )  # fmt: skip
+    )
     contents: dict[str, bytes] = {}
     for number in range(rng.randint(8, 14)):
         size = rng.choice([40, 40, 64, rng.randrange(10, 200)])
@@ -175,21 +198,32 @@ def remove_copies(rng: random.Random) -> TerminalDraft:
     gone = sorted(set(contents) - set(kept.values()))
     lines = [*gone, f"total {sum(len(contents[name]) for name in gone)}"]
     opening = phrase(
-        rng, f"{root} has grown over the years and holds many files more than once.",
-        f"Please remove the duplicate files below {root}.", f"The disk is full of copies: clean up {root}.",
-    )  # fmt: skip
+        rng,
+        f"{root} has grown over the years and holds many files more than once.",
+        f"Please remove the duplicate files below {root}.",
+        f"The disk is full of copies: clean up {root}.",
+    )
     instruction = (
-        f"{opening} Two files are copies when their content is the same, whatever their names. Of each group keep {rule} "
-        f"(paths relative to {root}, without a leading ./), and delete the others. Do not change the files that stay.\n\n"
-        f"Write {out}: the path of each deleted file relative to {root}, one a line, sorted in byte order, and as the "
+        f"{opening} Two files are copies when their content is the same, whatever their names. "
+        f"Of each group keep {rule} "
+        f"(paths relative to {root}, without a leading ./), and delete the others. Do not change "
+        "the files that stay.\n\n"
+        f"Write {out}: the path of each deleted file relative to {root}, one a line, sorted in "
+        "byte order, and as the "
         "last line `total N`, where N is the sum of the sizes of the deleted files in bytes."
     )
     solution = fill(COPIES, root=root, out=out, rule=rule, rank='gsub(/\\//, "/", $3)' if nearest else "0")
     return TerminalDraft(
-        title="Remove copies of files", instruction=instruction, solution=solution, tests=COPIES_TESTS,
+        title="Remove copies of files",
+        instruction=instruction,
+        solution=solution,
+        tests=COPIES_TESTS,
         files={f"{root.removeprefix('/app/')}/{name}": content for name, content in contents.items()},
         expected={
-            "root": root, "kept": {name: content.hex() for content, name in kept.items()}, "report": out, "lines": lines,
+            "root": root,
+            "kept": {name: content.hex() for content, name in kept.items()},
+            "report": out,
+            "lines": lines,
         },
         difficulty="medium",
-    )  # fmt: skip
+    )
