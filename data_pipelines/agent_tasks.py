@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -27,16 +28,16 @@ from pipeline.errors import UserError
 from pipeline.recipe.data import AgentTasksSection, Drafter
 from pipeline.stage import Context, run_stage
 
+ROUND = 8  # candidates of a source that are tried before it is asked for more
 PATIENCE = 3  # candidates tried for each task wanted, at most
 MAX_BROKEN = 0.1  # share of the candidates that the sandbox may fail to judge
 
 
 @dataclass(frozen=True)
 class Source:
-    """Candidates of one family or project, and how many of them are wanted."""
+    """Candidates of one family, or of all projects, and how many of them are wanted."""
 
-    kind: str
-    family: str
+    name: str
     wanted: int
     candidates: Iterator[Candidate]
 
@@ -48,14 +49,16 @@ def run(context: Context) -> dict[str, float]:
     drafter = section.drafter if isinstance(section.drafter, Drafter) else None
     rounds = drafter.rounds if drafter else 0
     refiner = Refiner(backend, context.scratch, section.repeats, section.candidate_seconds, rounds)
-    started = time.monotonic()
+    started, dropped = time.monotonic(), Counter()
     builder = Builder(context, refiner, section.at_once or os.cpu_count() or 1)
     model = ModelDrafter(drafter, context.scratch) if drafter else None
     try:
-        asyncio.run(builder.build([*_terminal(context, model), *_swe(context)]))
+        asyncio.run(builder.build([*_terminal(context, model), *_swe(context, dropped)]))
     finally:
         if model:
             model.close()
+    for reason, count in sorted(dropped.items()):
+        builder.funnel.drop("swe", "changes that were no candidate", reason, count)
     kept = sorted(builder.kept, key=lambda outcome: (outcome.candidate.kind, outcome.candidate.name))
     _write(context, kept, builder)
     context.facts.update(backend=backend.name, build_seconds=round(time.monotonic() - started, 1))
@@ -80,14 +83,17 @@ def _terminal(context: Context, model: ModelDrafter | None) -> Iterator[Source]:
     for family, wanted in shares(context.section).items():
         by_model = model is not None and not catalog.find(family).heldout
         drafts = model.candidates(family, seed) if by_model else scripted_candidates(family, seed)
-        yield Source("terminal", family, wanted, islice(drafts, PATIENCE * wanted))
+        yield Source(family, wanted, islice(drafts, PATIENCE * wanted))
 
 
-def _swe(context: Context) -> Iterator[Source]:
-    """A source for each project; the builder keeps what it fetched and tried over changes of the recipe."""
-    if context.section.swe:
-        found = swe.candidates(context.section, context.scratch / "cache", context.recipe.data_seed)
-        yield Source("swe", "", sum(context.section.swe.values()), found)
+def _swe(context: Context, dropped: Counter) -> Iterator[Source]:
+    """What is fetched and tried for them is kept beyond this recipe, in the ``cache`` of the scratch."""
+    section = context.section.swe
+    if section.tasks and section.projects:
+        backend = open_backend(context.section.backend)  # its own: it runs in a thread and loop of its own
+        cache = context.scratch / "cache"
+        found = swe.candidates(section, cache, context.recipe.data_seed, backend, dropped)
+        yield Source("swe", section.tasks, found)
 
 
 class Builder:
@@ -113,7 +119,7 @@ class Builder:
         """Rounds of as many candidates as are still wanted, until there are enough or no more."""
         seen, kept = Seen(), 0
         while kept < source.wanted:
-            batch = await asyncio.to_thread(_take, source.candidates, source.wanted - kept)
+            batch = await asyncio.to_thread(_take, source.candidates, min(source.wanted - kept, ROUND))
             if not batch:
                 return
             prepared = await asyncio.gather(*(self._prepare(candidate) for candidate in batch))

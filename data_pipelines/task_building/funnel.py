@@ -27,6 +27,11 @@ class Funnel:
         if len(self._examples[reason]) < EXAMPLES:
             self._examples[reason].append({"name": name, "detail": detail[:500]})
 
+    def drop(self, kind: str, family: str, reason: str, count: int) -> None:
+        """Count what was given up before it was a candidate."""
+        self._rows[kind, family]["rejected"] += count
+        self._reasons[kind, family][reason] += count
+
     def kept(self, kind: str | None = None) -> int:
         return sum(row["kept"] for (of, _), row in self._rows.items() if kind in (None, of))
 

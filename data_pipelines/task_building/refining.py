@@ -88,9 +88,8 @@ class Refiner:
         except SandboxError as error:
             return outcome.rejected(BROKEN, str(error))
         reason, _, detail = report["reason"].partition(": ")
-        printed = report["runs"][-1]["output"] if report["runs"] and reason else ""
         return dataclasses.replace(
-            outcome, reason=reason, detail=f"{detail} {printed[-EVIDENCE:]}".strip(), report=report
+            outcome, reason=reason, detail=f"{detail} {_printed(reason, report)}".strip(), report=report
         )
 
     async def _report(self, outcome: Outcome) -> dict[str, Any]:
@@ -117,6 +116,12 @@ class Refiner:
             except SandboxError:
                 if not tries:
                     raise
+
+
+def _printed(reason: str, report: dict[str, Any]) -> str:
+    """What the tests said of the agent that the reason speaks of: a drafter needs to see it."""
+    agent = {"the solution scores 1": "oracle", "doing nothing scores 0": "nop"}.get(reason)
+    return next((run["output"][-EVIDENCE:] for run in report["runs"] if run["agent"] == agent), "")
 
 
 def index_row(outcome: Outcome) -> dict[str, Any]:

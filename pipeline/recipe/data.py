@@ -107,10 +107,20 @@ class Drafter(Section):
     rounds: int = Field(2, ge=0)  # repairs of a rejected draft, at most
 
 
+class SweSection(Section):
+    """Fix tasks from releases of real projects, those of ``data_pipelines/task_building/swe/projects.py``."""
+
+    tasks: int = Field(0, ge=0)  # to keep, at most
+    projects: list[str] = []
+    kinds: list[Literal["release", "reversal", "debian"]] = ["release", "reversal", "debian"]
+    releases: int | None = Field(None, ge=2)  # of each project, the newest; None: all that are declared
+    reversals: int | None = Field(None, ge=0)  # a pair of releases, at most; None: all that are sound
+
+
 class AgentTasksSection(Section):
     terminal: int = Field(ge=0)  # tasks to keep
     families: dict[str, NonNegativeFloat] = {}  # weight by family of terminal tasks
-    swe: dict[str, PositiveInt] = {}  # tasks to keep of a project, at most, by its name
+    swe: SweSection = SweSection()
     drafter: Literal["scripted"] | Drafter = "scripted"
     repeats: int = Field(3, ge=1)  # runs of the nop agent and of the oracle, which must not differ
     candidate_seconds: float = Field(600.0, gt=0)  # for all runs of a candidate

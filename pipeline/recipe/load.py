@@ -133,7 +133,7 @@ def _parse(path: Path) -> dict:
 
 
 # Sections that are tables of free names: a child recipe replaces them as a whole.
-_TABLES = {"mix", "contexts", "families", "modes", "swe"}
+_TABLES = {"mix", "contexts", "families", "modes"}
 
 
 def _merge(base: dict, changes: dict) -> dict:

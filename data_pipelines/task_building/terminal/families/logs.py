@@ -8,7 +8,7 @@ from data_pipelines.task_building.terminal.draft import TerminalDraft
 from data_pipelines.task_building.terminal.families.text import EXPECTED, MONTHS, USERS, fill, name_of, phrase
 
 PATHS = (
-    "/ /login /logout /cart /api/items /api/orders /api/users /static/app.js /health /search /export".split()
+    "/ /login /logout /cart /api/items /api/orders /api/users /static/app /health /search /export".split()
 )
 AGENTS = ("Mozilla/5.0", "curl/8.4.0", "python-requests/2.31", "GoodBot/1.2")
 # Key -> (how a person names it, awk expression on the fields of a line).

@@ -1,4 +1,4 @@
-"""Delivered programs are tried where they were made, on inputs that nobody has seen; tests judge what came out.
+"""Delivered programs are tried where they were made, on inputs nobody has seen, and tests judge the outcome.
 
 What an agent delivers must not run beside the grader, whose rights it would have. So a collect command of the
 task runs it in the agent's own sandbox, in fresh folders, and leaves a record under /logs/artifacts. It knows
