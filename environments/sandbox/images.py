@@ -27,7 +27,7 @@ class Builder:
 
     def __init__(self, layers: Layers, start: Callable[..., Awaitable]) -> None:
         self._layers, self._start = layers, start
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._making: dict[str, asyncio.Future[None]] = {}
 
     async def build(self, folder: Path) -> Image:
         try:
@@ -63,29 +63,43 @@ class Builder:
 
     async def _base(self) -> list[str]:
         key = base.key(self._layers.owner)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if not self._layers.has(key):
-                with self._layers.draft() as draft:
-                    await asyncio.to_thread(base.make, draft / "tree")
-                    await asyncio.to_thread(self._layers.give_all, draft / "tree")
-                    await asyncio.to_thread(self._layers.publish, draft, key, [])
+        await self._once(key, self._make_base)
         # The loader finds Python's library in /usr/local through this program's list.
         return await self._layer([key], "ldconfig", _list_libraries)
+
+    async def _make_base(self, key: str) -> None:
+        with self._layers.draft() as draft:
+            await asyncio.to_thread(base.make, draft / "tree")
+            await asyncio.to_thread(self._layers.give_all, draft / "tree")
+            await asyncio.to_thread(self._layers.publish, draft, key, [])
 
     async def _layer(
         self, chain: list[str], what: str, act: Callable[..., Awaitable], *arguments
     ) -> list[str]:
         """The chain with a layer on top that holds what ``act`` does to a sandbox of it."""
+
+        async def make(key: str) -> None:
+            with self._layers.draft() as draft:
+                bottom = Image(chain[0], "/", dict(BASE_ENVIRONMENT))
+                async with await self._start(chain, BUILD_LIMITS, bottom, draft.name) as box:
+                    await act(box, *arguments)
+                await asyncio.to_thread(self._layers.publish, draft, key, chain)
+
         key = hashlib.sha256(f"{chain[0]} {what}".encode(errors="surrogateescape")).hexdigest()[:20]
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if not self._layers.has(key):
-                with self._layers.draft() as draft:
-                    bottom = Image(chain[0], "/", dict(BASE_ENVIRONMENT))
-                    box = await self._start(chain, BUILD_LIMITS, bottom, draft.name)
-                    async with box:
-                        await act(box, *arguments)
-                    await asyncio.to_thread(self._layers.publish, draft, key, chain)
+        await self._once(key, make)
         return [key, *chain]
+
+    async def _once(self, key: str, make: Callable[[str], Awaitable[None]]) -> None:
+        """Make a layer that is not there yet; several tasks that need it wait for the first."""
+        while not self._layers.has(key):
+            if key in self._making:
+                await asyncio.wait([self._making[key]])
+                continue
+            self._making[key] = asyncio.get_running_loop().create_future()
+            try:
+                await make(key)
+            finally:
+                self._making.pop(key).set_result(None)
 
 
 async def _make_folder(box, path: str) -> None:

@@ -48,10 +48,13 @@ class Tree:
                 descriptor = self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
                 raise FileNotFoundError(f"{path}: {error.strerror}") from None
-            with os.fdopen(descriptor, "rb") as file:
+            try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise FileNotFoundError(f"{path} is no regular file")
-                return file.read(limit)
+                with os.fdopen(descriptor, "rb", closefd=False) as file:
+                    return file.read(limit)
+            finally:
+                os.close(descriptor)
 
     def upload(self, entries: list[Entry], target: str) -> None:
         """Make ``target`` a folder that holds the entries and nothing else."""
