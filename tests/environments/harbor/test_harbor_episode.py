@@ -98,19 +98,28 @@ def test_commands_see_files_but_not_the_last_ones_variables(backend, write_task)
     asyncio.run(play_on())
 
 
+def calls(calls) -> dict:
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def function(name: str, arguments) -> dict:
+    return calls([{"function": {"name": name, "arguments": arguments}}])
+
+
 @pytest.mark.parametrize(
     "message",
     [
         answer(None, "I am done."),
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "python", "arguments": {}}}]},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "bash", "arguments": "{"}}]},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "bash", "arguments": "[1]"}}]},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "bash", "arguments": {"command": 1}}}]},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "bash", "arguments": {"cmd": "ls"}}}]},
-        {"role": "assistant", "content": "", "tool_calls": ["bash"]},
-        {"role": "assistant", "content": "", "tool_calls": "bash"},
+        function("python", {}),
+        function("bash", "{"),
+        function("bash", "[1]"),
+        function("bash", {"command": 1}),
+        function("bash", {"cmd": "ls"}),
+        function("bash", {"command": "a\0b"}),
+        calls(["bash"]),
+        calls("bash"),
     ],
-)  # fmt: skip
+)
 def test_three_messages_without_a_usable_call_end_it(backend, write_task, message):
     environment, task = one_task(write_task(), backend)
 
