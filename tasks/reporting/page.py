@@ -10,6 +10,7 @@ from environments.catalog import environments, family_names
 from environments.interface import MODES
 from evals.ngram import BASELINES
 from tasks.reporting import formats
+from tasks.reporting.agents import agent_tasks
 from tasks.reporting.corpus import corpus, funnel
 from tasks.reporting.facts import Facts
 from tasks.reporting.highlights import stage_numbers, tiles
@@ -44,6 +45,7 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
         "row_height": ROW,
         "sources": corpus(facts),
         "funnel": funnel(facts),
+        "agents": agent_tasks(facts),
         "training": [charts(facts, name) for name in CHECKPOINT_STAGES if name in facts.stages],
         "scores": scores,
         "bits": _bits(scores),

@@ -92,6 +92,13 @@ def fill(stage: str, folder: Path) -> dict:
             "excerpt": "<script>alert(1)</script>",
         }  # fmt: skip
         (folder / "funnel.json").write_text(json.dumps({"rows": rows, "samples": [sample]}))
+    if stage == "agent_tasks":
+        rows = [
+            {"kind": "terminal", "family": "log-report", "drafted": 5, "kept": 3, "rejected": {"no <b>": 2}}
+        ]
+        examples = {"no <b>": [{"name": "log-report-7", "detail": "said <i>so</i>"}]}
+        content = {"rows": rows, "reasons": {"no <b>": 2}, "examples": examples}
+        (folder / "funnel.json").write_text(json.dumps(content))
     if stage in ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft"):
         lines = ["step,train/loss,optim/lr,val/loss", "0,,,7.5"]
         lines += [f"{step},{7.5 / step},{0.01 * step},{'4.5' if step == 9 else ''}" for step in range(1, 10)]
@@ -182,6 +189,7 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
     assert "A title & more" in shown
     assert "nothing here compares with GLM-5" in shown
     assert "95 % of the characters kept" in shown  # (9000 + 500) / 10000
+    assert "3 of 5 candidates kept" in shown and "no <b>: 2 (log-report-7: said <i>so</i>)" in shown
     assert page.count("<svg") >= 1 + 5 * 2  # the graph, and at least loss and rate of each training stage
     assert "0123456789abcdef" in shown and "abcdef012345" in shown
 
