@@ -60,6 +60,7 @@ class DockerBackend(Backend):
     def __init__(self, client: docker.DockerClient) -> None:
         self.engine = Engine(client.api)
         self._quota = True  # until the engine says that it has none
+        self._driver = client.info()["Driver"]
         self._network = "default" if client.networks.list(names=["bridge"]) else "host"
         self._watch = DiskWatch(client.api)
         self._building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -142,12 +143,16 @@ class DockerBackend(Backend):
             network_mode="none", mem_limit=memory, memswap_limit=memory, nano_cpus=int(limits.cpus * 1e9),
             pids_limit=limits.processes, cap_drop=["ALL"], security_opt=["no-new-privileges"],
             ulimits=[docker.types.Ulimit(name=name, soft=size, hard=size) for name, size in ulimits.items()],
-            storage_opt={"size": str(disk)} if self._quota else None,
+            storage_opt={"size": str(disk + self._shared(image))} if self._quota else None,
         )  # fmt: skip
         return api.create_container(
             image.name, entrypoint=KEEPER, command=[], user="0", working_dir="/", hostname="sandbox",
             stdin_open=True, host_config=host, labels={OWNER_LABEL: owner()}, healthcheck={"test": ["NONE"]},
         )["Id"]  # fmt: skip
+
+    def _shared(self, image: Image) -> int:
+        """The bytes of an image that its driver counts as the container's: btrfs does so."""
+        return self.engine.api.inspect_image(image.name)["Size"] if self._driver == "btrfs" else 0
 
     def _remove_unwanted(self, started: concurrent.futures.Future[str]) -> None:
         """Remove a container that nobody waits for any more."""

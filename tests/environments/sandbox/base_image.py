@@ -51,7 +51,7 @@ def base_image(path: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
     names = _closure([*packages, *wanted], depends, provides)
     with tarfile.open(path, "w") as archive:
         for file in _files(names):
-            archive.add(file, recursive=False)
+            archive.add(file, file.lstrip("/") or ".", recursive=False)
         for name, target in LINKS.items():
             if os.path.lexists(os.path.join("/usr/bin", target)):
                 _add_link(archive, name, target)
@@ -102,10 +102,8 @@ def _files(packages: list[str]) -> list[str]:
             paths.add(os.path.join(os.path.realpath(os.path.dirname(line)), os.path.basename(line)))
     managed = re.compile(r"/python3\.\d+/EXTERNALLY-MANAGED$")  # the images of Docker's library have none
     replaced = {f"/{name}" for name in LINKS}
-    kept = (
-        path for path in paths if os.path.lexists(path) and path not in replaced and not managed.search(path)
-    )
-    return sorted(kept)
+    kept = {path for path in paths - replaced if os.path.lexists(path) and not managed.search(path)}
+    return sorted(kept | {str(parent) for path in kept for parent in Path(path).parents})
 
 
 def _add_link(archive: tarfile.TarFile, name: str, target: str) -> None:

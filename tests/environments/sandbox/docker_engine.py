@@ -93,9 +93,19 @@ def start_engine(folder: Path, data: Path | None = None) -> str:
 def end_engine(folder: Path) -> None:
     """End the engine of ``folder`` with its containers, and unmount what it left."""
     _end_engine(folder)
+    _kill_rest(folder)
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         if (mounted := line.split()[1]).startswith(f"{folder}/"):
             subprocess.run(["umount", "-l", mounted], check=True, timeout=PATIENCE)
+
+
+def _kill_rest(folder: Path) -> None:
+    """Kill the containerd and the shims of a dockerd that was killed itself."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"containerd" in words[0] and any(os.fsencode(folder / "exec") in word for word in words):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _end_engine(folder: Path) -> None:

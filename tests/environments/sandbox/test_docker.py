@@ -3,11 +3,15 @@
 import asyncio
 import functools
 import http.server
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +20,13 @@ from environments.sandbox.docker import docker_backend
 from environments.sandbox.interface import ImageError, Limits, SandboxError
 from environments.sandbox.leftovers import OWNER_LABEL
 from pipeline.errors import UserError
-from tests.environments.sandbox.docker_engine import connect, docker_engine  # noqa: F401 - a fixture
+from tests.environments.sandbox.base_image import base_image
+from tests.environments.sandbox.docker_engine import (  # noqa: F401 - with a fixture
+    connect,
+    docker_engine,
+    end_engine,
+    start_engine,
+)
 from tests.waiting import PATIENCE, wait_until
 
 FROM = "FROM python:3.11-slim-bookworm\n"
@@ -84,6 +94,7 @@ def test_every_limit_is_given_to_the_engine_and_nothing_is_left(backend, build):
 
 KILLED_PARENT = """\
 import asyncio, sys
+from pathlib import Path
 from environments.sandbox.docker import docker_backend
 from environments.sandbox.interface import Limits
 
@@ -279,10 +290,76 @@ def test_without_quotas_a_watch_ends_what_fills_the_disk(backend, build):
     if backend.engine.api.info()["Driver"] != "overlay2":
         pytest.skip("the engine's storage driver has quotas")
     one, below, result, after = inside(backend, build(), fill)
-    assert "File size limit exceeded" in one.output
+    assert one.returncode == 128 + signal.SIGXFSZ
     assert below == []
     assert (result.returncode, result.timed_out) == (137, False)
     assert after.output == "on\n"
+
+
+@pytest.fixture
+def own_engine(docker_engine, monkeypatch):  # noqa: F811 - it says whether an engine can run here
+    """A folder with an engine that a test may break, on a disk with quotas where that can be made."""
+    folder = Path(tempfile.mkdtemp(prefix="own-engine-"))
+    data = folder / "data"
+    data.mkdir()
+    try:
+        _mount_btrfs(folder / "disk", data)
+        url = start_engine(folder)
+        archive = base_image(folder / "base.tar", ("base-passwd", "bash", "coreutils", "dash"))
+        with connect(url) as client:
+            client.api.import_image_from_file(str(archive), "debian", "bookworm")
+        monkeypatch.setenv("DOCKER_HOST", url)
+        yield folder
+    finally:
+        end_engine(folder)
+        shutil.rmtree(folder)
+
+
+def _mount_btrfs(disk: Path, folder: Path) -> None:
+    if shutil.which("mkfs.btrfs"):
+        disk.write_bytes(b"")
+        os.truncate(disk, 2 * 2**30)
+        subprocess.run(["mkfs.btrfs", "-q", disk], check=True, capture_output=True, timeout=PATIENCE)
+        subprocess.run(["mount", "-o", "loop", disk, folder], capture_output=True, timeout=PATIENCE)
+
+
+def test_an_engine_with_quotas_and_its_death_in_the_middle(own_engine, tmp_path):
+    (tmp_path / "Dockerfile").write_text("FROM debian:bookworm\n")
+    backend = docker_backend()
+    image = asyncio.run(backend.build(tmp_path))
+
+    async def fill(sandbox):
+        return await sandbox.run(
+            "dd if=/dev/zero of=/big bs=1M count=48; stat -c %s /big; rm /big; echo > /small"
+        )
+
+    async def die(sandbox):
+        command = asyncio.create_task(sandbox.run("touch /begun; sleep 1000", seconds=1000))
+        while (await sandbox.run("test -e /begun")).returncode:
+            await asyncio.sleep(0.02)
+        first = backend.engine.api.inspect_container(sandbox.identity)["State"]["Pid"]
+        os.kill(int((own_engine / "pid").read_text()), signal.SIGKILL)
+        errors = [
+            await _error(command),
+            await _error(sandbox.run("true")),
+            await _error(sandbox.read("/etc/passwd")),
+        ]
+        os.kill(first, signal.SIGKILL)  # no engine does it any more
+        return [*errors, await _error(sandbox.close())]
+
+    if backend.engine.api.info()["Driver"] == "btrfs":
+        filled = inside(backend, image, fill)
+        assert "Disk quota exceeded" in filled.output
+        assert int(filled.output.splitlines()[-1]) < SMALL.disk_mb * 2**20
+        assert filled.returncode == 0
+    for message in inside(backend, image, die):
+        assert "Docker engine" in message and "\n" not in message
+
+
+async def _error(action) -> str:
+    with pytest.raises(SandboxError) as error:
+        await action
+    return str(error.value)
 
 
 @pytest.mark.parametrize("host", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "nonsense://x"])
