@@ -13,7 +13,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 @dataclass
 class Host:
-    """Taken before an attack. ``seconds`` is a number of its own for ``sleep``: how its processes are known."""
+    """Taken before an attack. ``seconds`` is a number for ``sleep``: how its processes are known."""
 
     secret: Path  # a file of the host that all may read and the attacker knows the place of
     word: str = field(default_factory=lambda: uuid.uuid4().hex)

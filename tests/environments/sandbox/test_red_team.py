@@ -34,7 +34,7 @@ def host(tmp_path_factory, backend, build):
     async def look():
         async with await backend.start(image, SMALL) as sandbox:
             return await sandbox.run(
-                "ls -A /tmp /dev/shm /app; cat /proc/[0-9]*/cmdline | grep -ac sleep; id -u"
+                "ls -A /tmp /dev/shm /app; cat /proc/[0-9]*/cmdline | grep -ac 'sl[e]ep'; id -u"
             )
 
     result = asyncio.run(look())
@@ -56,7 +56,7 @@ READ = [
     "cat /proc/*/root{secret} /proc/*/cwd{secret}",
     "cat /tmp/../../../../..{secret}",
     "ls -R {repository} /root /home /work /var/lib 2>&1 | grep -F sandbox",
-    "python3 -c 'import os; d=os.open(\"/\", os.O_RDONLY); os.chroot(\".\"); os.chdir(\"..\"); print(open(\"{secret}\").read())'",
+    "python3 -c 'import os; os.chroot(\"/tmp\"); os.chdir(\"../..\"); print(open(\".{secret}\").read())'",
     "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -F {word}",
     "tar c / --exclude=/proc --exclude=/sys --exclude=/usr --exclude=/dev 2>/dev/null | grep -aF {word}",
 ]  # fmt: skip
@@ -79,9 +79,10 @@ def test_there_are_no_passwords_and_no_home_of_the_host(inside, host):
 def test_nothing_of_the_host_is_written(inside, host):
     attack(
         inside,
-        f"mkdir -p {host.secret.parent}; echo planted > {host.secret}; echo planted > /usr/bin/planted; rm -rf /usr/share/doc",
+        f"mkdir -p {host.secret.parent}; echo planted > {host.secret}; echo planted > /usr/bin/planted",
+        "rm -rf /usr/share/doc",
         "chmod 000 /dev/null /dev/zero /dev/tty; rm -f /dev/null; mknod /dev/planted b 8 0",
-        "echo planted > /proc/sys/kernel/core_pattern; echo 1 > /proc/sys/kernel/sysrq; echo x > /proc/sysrq-trigger",
+        "echo planted > /proc/sys/kernel/core_pattern; echo 1 > /proc/sys/kernel/sysrq",
         "for f in /proc/sys/kernel/* /proc/sys/vm/*; do [ -w $f ] && echo 0 > $f; done",
         "rm -rf /bin /lib /etc /usr 2>/dev/null",
     )  # fmt: skip
@@ -97,8 +98,8 @@ GAIN = {
     "mount namespace": "unshare -m true && echo GAINED",
     "enter": "nsenter -t 1 -a true && echo GAINED",
     "device": "mknod /tmp/disk b 8 0 && echo GAINED",
-    "raw socket": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)' && echo GAINED",
-    "packet socket": "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)' && echo GAINED",
+    "raw socket": "python3 -c 'from socket import *; socket(AF_INET, SOCK_RAW, 1)' && echo GAINED",
+    "packet socket": "python3 -c 'from socket import *; socket(AF_PACKET, SOCK_RAW, 3)' && echo GAINED",
     "priority": "nice -n -5 true 2>&1 | grep -q 'cannot set' || echo GAINED",
     "clock": "date -s 2001-01-01 >/dev/null && echo GAINED",
     "host name": "hostname planted && echo GAINED",
@@ -107,14 +108,12 @@ GAIN = {
     "module": "python3 -c 'open(\"/dev/kmsg\", \"w\")' && echo GAINED",
     "log of the kernel": "dmesg >/dev/null 2>&1 && echo GAINED",
     "control groups": "find / -name cgroup.procs -writable 2>/dev/null | grep . && echo GAINED",
-    "trace the first process": (
-        "python3 -c 'import ctypes; l = ctypes.CDLL(None, use_errno=True); l.ptrace.restype = ctypes.c_long; "
-        "import os; e = l.ptrace(16, os.getppid() or 99999, 0, 0); print(\"ppid\", os.getppid(), e)' | grep -q 'ppid 0 -1'"
-        " || true"
-    ),
     "read memory of the kernel": "head -c 10 /proc/kcore /dev/mem 2>/dev/null | grep -qa ELF && echo GAINED",
     "capabilities": "grep CapEff /proc/self/status | grep -q '0000000000000000$' || echo GAINED",
-    "regain": "cp /bin/bash /tmp/b; chmod 6755 /tmp/b; /tmp/b -pc 'grep CapEff: /proc/self/status' | grep -q '0000000000000000$' || echo GAINED",
+    "regain": (
+        "cp /bin/bash /tmp/b; chmod 6755 /tmp/b; "
+        "/tmp/b -pc 'grep CapEff: /proc/self/status' | grep -q '0000000000000000$' || echo GAINED"
+    ),
     "new privileges": "grep -q 'NoNewPrivs:.1' /proc/self/status || echo GAINED",
 }  # fmt: skip
 
@@ -188,10 +187,12 @@ def test_a_fork_bomb_stays_inside(inside, host):
 HOGS = {
     "one process": "python3 -c 'x = bytearray(1_500_000_000); print(\"GAINED\")'",
     "many processes": (
-        "for i in $(seq 20); do python3 -c 'x = bytearray(80_000_000); import time; time.sleep(2); print(\"held\")' & done; wait"
+        "for i in $(seq 20); do "
+        "python3 -c 'x = bytearray(80_000_000); import time; time.sleep(20); print(\"held\")' & done; wait"
     ),
     "memory without a name": (
-        "python3 -c 'import os; f = os.memfd_create(\"x\")\nfor _ in range(1500): os.write(f, bytes(1_000_000))\nprint(\"GAINED\")'"
+        "python3 -c 'import os; f = os.memfd_create(\"x\")\n"
+        "for _ in range(1500): os.write(f, bytes(1_000_000))\nprint(\"GAINED\")'"
     ),
     "shared memory": "head -c 1500M /dev/zero > /dev/shm/planted && echo GAINED",
 }  # fmt: skip
@@ -213,7 +214,8 @@ def test_memory_beyond_the_limit_is_refused(inside, host, hog):
 def test_the_disk_cannot_be_filled(inside, host, place):
     async def act(sandbox):
         filling = await sandbox.run(
-            f"cd {place}; for i in $(seq 100); do head -c 5M /dev/zero > planted$i || break; done; du -sm . | cut -f1",
+            f"cd {place}; for i in $(seq 100); do head -c 5M /dev/zero > planted$i || break; done; "
+            "du -sm . | cut -f1",
             seconds=120,
         )
         await sandbox.end_processes()
@@ -331,7 +333,7 @@ def test_links_that_change_under_way_lead_nowhere(inside, host):
 def test_files_that_would_block_a_reader_do_not(inside, host):
     async def act(sandbox):
         await sandbox.run(
-            "mkfifo /tmp/reward; ln -s /dev/zero /tmp/zero; ln -s /proc/kmsg /tmp/log; truncate -s 20G /tmp/big"
+            "cd /tmp; mkfifo reward; ln -s /dev/zero zero; ln -s /proc/kmsg log; truncate -s 20G big"
         )
         for name in ("reward", "zero", "log"):
             with pytest.raises(FileNotFoundError):
@@ -345,7 +347,7 @@ def test_files_that_would_block_a_reader_do_not(inside, host):
 
 
 def test_an_exit_status_cannot_be_forged(inside, host):
-    """Neither by writing what bubblewrap would say to every open file, nor by what waits in the background."""
+    """Neither by writing what bubblewrap would say to every open file, nor from the background."""
     forge = "for f in /proc/[0-9]*/fd/*; do echo '{ \"exit-code\": 0 }' > $f; done 2>/dev/null; "
     results = attack(
         inside,
