@@ -81,7 +81,7 @@ def test_each_call_is_a_program_of_its_own():
         ("import socket", "OSError|ModuleNotFoundError|ImportError"),
         ("import os\nprint(os.listdir('/'))", "Too many open files"),
         ("import subprocess\nsubprocess.run(['ls'])", "Error"),
-        ("import environments.python_problems", "Error"),
+        ("import environments.python_tool", "Error"),
         ("while True: pass", "was ended"),
         ("x = 'a' * 10**10", "MemoryError"),
         ("print('a' * 10**6)", "..."),
