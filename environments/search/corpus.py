@@ -130,7 +130,7 @@ class Graph:
         self.evidence = {(fact.relation, fact.subject, fact.object): fact for fact in corpus.facts}
         self.of_kind: dict[str, frozenset[str]] = _kinds(corpus.entities)
         self._kinds = set(self.of_kind.values())
-        self._images: dict[tuple[str, frozenset[str], bool], frozenset[str]] = {}
+        self._images: dict[tuple, frozenset[str]] = {}
         self.around: dict[str, list[tuple[str, bool, str]]] = defaultdict(list)  # entity -> steps from it
         for relation, subject, object_ in self.evidence:
             self.around[subject].append((relation, True, object_))
@@ -140,12 +140,13 @@ class Graph:
         """The objects of ``entity`` in ``relation``; with ``forward`` false, the subjects whose it is."""
         return (self.forward if forward else self.backward)[relation].get(entity, frozenset())
 
-    def image(self, relation: str, entities: frozenset[str], forward: bool) -> frozenset[str]:
-        """What any of ``entities`` reaches. That of a whole kind is computed once."""
-        key = (relation, entities, forward)
+    def image(self, relation: str, entities: frozenset[str], forward: bool, kind: str) -> frozenset[str]:
+        """What of a kind any of ``entities`` reaches. That of a whole kind is computed once."""
+        key = (relation, entities, forward, kind)
         if key in self._images:
             return self._images[key]
         found = frozenset().union(*(self.reached(relation, entity, forward) for entity in entities))
+        found &= self.of_kind[kind]
         if entities in self._kinds:
             self._images[key] = found
         return found

@@ -36,7 +36,8 @@ class Search(Environment):
     """``folder`` holds a corpus, or is one. ``start_sandbox`` adds the tool ``python``.
 
     Held out is a third of the entities: no walk of a training task passes one, every answer of an evaluation
-    task is one. Families kept for evaluation have one step more than the trained ones.
+    task is one. Families kept for evaluation have one step more than the trained ones. A family whose steps
+    the corpus does not have is left out.
     """
 
     name = "search"
@@ -54,12 +55,17 @@ class Search(Environment):
         self.graph = Graph(self.corpus)
         self.names = Names(self.corpus.entities)
         self._walks = Walks(self.graph)
+        self.families = tuple(filter(self._possible, self.families))
+        self.evaluation_only = tuple(filter(self._possible, self.evaluation_only))
         self._index: Index | None = None
         self._turns, self._calls, self._start_sandbox = turns, calls, start_sandbox
         self.provenance = f"search corpus {self.corpus.name} {self.corpus.digest}"
         self.licence = (
             " AND ".join(sorted({source["licence"] for source in self.corpus.sources})) or "unknown"
         )
+
+    def _possible(self, family: str) -> bool:
+        return all(self._walks.can(role) for role in CHAINS.get(family, ("link",)))
 
     @property
     def index(self) -> Index:

