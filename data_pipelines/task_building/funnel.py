@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 SHINGLE = 3  # words
-NEAR = 0.9  # Jaccard index of two instructions of a family from which they count as the same
+NEAR = 0.95  # Jaccard index of two instructions of a family from which they count as the same
 EXAMPLES = 3  # of each reason
 
 

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from data_pipelines.documents import Document
+from environments.sandbox.choose import open_backend
 from pipeline import artifacts
+from pipeline.errors import UserError
 from pipeline.stage import execute
 
 ROOT = Path(__file__).parents[2]
@@ -80,3 +82,12 @@ def chain(tmp_path, monkeypatch):
         return Chain(root, sources, **sections)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def task_backend(tmp_path_factory):
+    """A real sandbox backend with a cache of its own."""
+    try:
+        return open_backend("bubblewrap", tmp_path_factory.mktemp("sandbox"))
+    except UserError as error:
+        pytest.skip(str(error))

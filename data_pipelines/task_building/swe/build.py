@@ -66,13 +66,16 @@ async def of_pair(
     if not fixed.stable:
         raise Rejected("no test of the release runs twice alike")
     if "release" in section.kinds:
-        yield await _release(pair, fixed, runner)
+        if (text := _note(pair)) is None:
+            note("no note on the release")
+        else:
+            yield await _release(pair, text, fixed, runner)
     if "reversal" in section.kinds and section.reversals != 0:
         async for candidate in _reversals(pair, section, fixed, runner, seed, note):
             yield candidate
 
 
-async def _release(pair: Pair, fixed: Outcome, runner: Runner) -> Candidate:
+async def _release(pair: Pair, note: str, fixed: Outcome, runner: Runner) -> Candidate:
     old, new = code_files(pair.project, pair.old_tree), code_files(pair.project, pair.new_tree)
     broken = await runner.run(
         pair.new_tree, pair.tests, {name: old.get(name) for name in old.keys() | new.keys()}
@@ -80,17 +83,16 @@ async def _release(pair: Pair, fixed: Outcome, runner: Runner) -> Candidate:
     wanted = asked(fixed, broken)
     name = f"{pair.project.name.lower()}-{_dashed(pair.new.version)}-release"
     return _candidate(
-        pair, name, "release", partial(_write_release, pair=pair, wanted=wanted, runner=runner, name=name)
+        pair,
+        name,
+        "release",
+        partial(_write_release, pair=pair, note=note, wanted=wanted, runner=runner, name=name),
     )
 
 
-def _write_release(folder: Path, pair: Pair, wanted: Asked, runner: Runner, name: str) -> None:
+def _write_release(folder: Path, pair: Pair, note: str, wanted: Asked, runner: Runner, name: str) -> None:
     project = pair.project
     old, new = code_files(project, pair.old_tree), code_files(project, pair.new_tree)
-    changelog = pair.new_tree / (project.changelog or "-")
-    note = release_note(changelog.read_text(), pair.new.version) if changelog.is_file() else None
-    if note is None:
-        raise Rejected("no note on the release")
     fix = unified(old, new)
     runner.check_hidden(fix)
     functions = _functions(pair, wanted)
@@ -151,6 +153,13 @@ def _write_reversal(
         folder, project, pair.new_tree, changes, text, fix, pair.tests, wanted.repair, wanted.keep,
         name, _metadata(pair, "reversal"),
     )  # fmt: skip
+
+
+def _note(pair: Pair) -> str | None:
+    changelog = pair.new_tree / (pair.project.changelog or "-")
+    return (
+        release_note(changelog.read_text(encoding="utf-8"), pair.new.version) if changelog.is_file() else None
+    )
 
 
 def _functions(pair: Pair, wanted: Asked) -> list:

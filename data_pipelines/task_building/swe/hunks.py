@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-CONTEXT = 3
+CONTEXT = 1  # unchanged lines around a hunk: changes with at most twice as many between them are one
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def release_note(changelog: str, version: str) -> str | None:
     A section begins with a line that names the version and ends before the next line of that form.
     """
     lines = changelog.splitlines()
-    before, after = r"(?:#+ |[^\w\n]{0,3}|(?:Version|Release|v) ?)\[?v?", r"\b(?!\.\d).{0,60}"
+    before = r"(?:#+ +|[^\w\n]{0,3})(?:(?:Version|Release) +)?\[?v?"
+    after = r"\b(?!\.\d).{0,60}"
     heading = re.compile(before + re.escape(version) + r"(?:\.0)*" + after, re.I)
     any_heading = re.compile(before + r"\d+(?:\.\d+)+" + after, re.I)
     starts = [number for number, line in enumerate(lines) if heading.fullmatch(line)]

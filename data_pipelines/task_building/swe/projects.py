@@ -102,9 +102,12 @@ _ALL = (
     Project(
         "tabulate",
         "MIT",
-        "tabulate",
+        "tabulate.py",
         _releases(
-            "0.9.0 0095b12bf5966de529c0feb1fa08671671b3368eec77d7ef7ab114be2c068b3c",
+            "0.8.6 5470cc6687a091c7042cee89b2946d9235fe9f6d49c193a4ae2ac7bf386737c8",
+            "0.8.7 db2723a20d04bcda8522165c73eea7c300eda74e0ce852d9022e0159d7895007",
+            "0.8.8 26f2589d80d332fefd2371d396863dedeb806f51b54bdb4b264579270b621e92",
+            "0.8.9 eb1d13f25760052e8931f2ef80aaf6045a6cceb47514db8beab24cded16f13a7",
         ),
         tests=("test",),
         changelog="CHANGELOG",

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -106,10 +107,7 @@ class Runner:
         if len(runs) < repeats:
             async with self._slots:
                 runs += await self._run(tree, tests, changes or {}, repeats - len(runs))
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            partial = kept.with_suffix(f".{os.getpid()}.tmp")
-            partial.write_text(json.dumps(runs))
-            partial.replace(kept)
+            _keep(kept, runs)
         return Outcome(tuple(runs[:repeats]))
 
     async def _run(self, tree, tests, changes, times) -> list[dict[str, str]]:
@@ -143,11 +141,14 @@ class Runner:
         async with self._lock:
             if self._image is None:
                 with tempfile.TemporaryDirectory() as folder:
-                    Path(folder, "Dockerfile").write_text(image_lines(self._project))
-                    image = await self._backend.build(Path(folder))
+                    image = await self._build(Path(folder))
                 self._copies = await self._find_copies(image)
                 self._image = image
             return self._image
+
+    async def _build(self, folder: Path) -> Image:
+        (folder / "Dockerfile").write_text(image_lines(self._project))
+        return await self._backend.build(folder)
 
     def check_hidden(self, fix: str) -> None:
         """Raises ``Rejected`` where a copy of the project, installed beside the tests, has the fix."""
@@ -155,14 +156,31 @@ class Runner:
             raise Rejected(f"another copy of the project has the fix: {place}")
 
     async def _find_copies(self, image: Image) -> dict[str, list[str]]:
+        """A walk through the whole file system: kept, too."""
+        kept = self._cache / f"copies-{self._project.module}-{_safe(image.name)}.json"
+        if kept.is_file():
+            return json.loads(kept.read_text())
         async with await self._backend.start(image, LIMITS) as box:
             found = await box.run(copies_command(self._project.module, "/tmp/copies.json"), seconds=SECONDS)
             if found.returncode:
                 raise Rejected(f"copies of the project cannot be looked for: {found.output[-200:]}")
-            return json.loads(await box.read("/tmp/copies.json", 64 * 2**20))
+            copies = json.loads(await box.read("/tmp/copies.json", 64 * 2**20))
+        _keep(kept, copies)
+        return copies
 
     def _key(self, tree: Path, tests: bytes, changes: Mapping[str, str | None]) -> str:
         total = hashlib.sha256(GRADER.read_bytes() + tests)
         total.update(json.dumps([image_lines(self._project), tests_json(self._project, [], [])]).encode())
         total.update(json.dumps([tree.name, sorted(changes.items())]).encode())
         return total.hexdigest()
+
+
+def _keep(file: Path, content: list | dict) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.tmp")
+    partial.write_text(json.dumps(content))
+    partial.replace(file)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.-]", "-", name)[-80:]

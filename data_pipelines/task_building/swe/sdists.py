@@ -58,7 +58,7 @@ def fetch(name: str, version: str, sha256: str, downloads: Path) -> Path:
     found = hash_file(archive)
     if found != sha256:
         raise UserError(
-            f"{archive} has SHA-256 {found}, {sha256} is expected: delete it if it may be damaged"
+            f"{archive} has SHA-256 {found}, expected is {sha256}: delete it, so that it is fetched again"
         )
     return archive
 

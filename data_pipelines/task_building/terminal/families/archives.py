@@ -27,7 +27,7 @@ cut -d ' ' -f 3- <<root>>/<<manifest>> | LC_ALL=C sort > /tmp/listed
 
 # 2. The backups are unpacked beside each other, the newest first.
 mkdir -p /tmp/backup
-for archive in $(ls -r backups/*.tar.gz); do
+for archive in $(ls -r <<store>>/*.tar.gz); do
     mkdir -p "/tmp/backup/$(basename "$archive" .tar.gz)"
     tar -xzf "$archive" -C "/tmp/backup/$(basename "$archive" .tar.gz)"
 done
@@ -41,12 +41,12 @@ while IFS= read -r name; do
     if [ -f "<<root>>/$name" ] && [ "$(<<tool>> < "<<root>>/$name" | cut -d ' ' -f 1)" = "$wanted" ]; then
         continue
     fi
-    state=lost
+    state=<<lost>>
     for folder in $(ls -rd /tmp/backup/*); do
         if [ -f "$folder/$name" ] && [ "$(<<tool>> < "$folder/$name" | cut -d ' ' -f 1)" = "$wanted" ]; then
             mkdir -p "$(dirname "<<root>>/$name")"
             cp "$folder/$name" "<<root>>/$name"
-            state=restored
+            state=<<restored>>
             break
         fi
     done
@@ -89,6 +89,11 @@ def restore_files(rng: random.Random) -> TerminalDraft:
         for word in rng.sample(WORDS, rng.randint(12, 18))
     ]
     good = {name: rng.randbytes(rng.randint(60, 400)) for name in names}
+    store = rng.choice(["backups", "snapshots", "copies", "archive"])
+    words = rng.choice(
+        [("restored", "lost"), ("recovered", "missing"), ("repaired", "broken"), ("new", "bad")]
+    )
+    written = dict(zip(("restored", "lost"), words, strict=True))
     days = sorted(rng.sample(range(1, 29), 3))
     backups: list[dict[str, bytes]] = [{}, {}, {}]
     present, lines, hashes = dict(good), [], {}
@@ -110,7 +115,7 @@ def restore_files(rng: random.Random) -> TerminalDraft:
                 del present[name]
             else:
                 present[name] = damaged
-            lines.append(f"{state} {name}")
+            lines.append(f"{written[state]} {name}")
         content = present.get(name, b"") if state == "lost" else good[name]
         hashes[name] = hashlib.sha256(content).hexdigest()
     lines.sort(key=lambda line: line.split(" ", 1)[1])
@@ -121,7 +126,7 @@ def restore_files(rng: random.Random) -> TerminalDraft:
         f"{folder}/{manifest}": listing
     }
     files |= {
-        f"backups/2025-03-{day:02}.tar.gz": _tar_gz(content)
+        f"{store}/2025-03-{day:02}.tar.gz": _tar_gz(content)
         for day, content in zip(days, backups, strict=True)
     }
     opening = phrase(
@@ -133,23 +138,24 @@ def restore_files(rng: random.Random) -> TerminalDraft:
     instruction = (
         f"{opening} {root}/{manifest} lists the {kind.upper()} checksum of every file as it "
         f"should be (the format of `{HASHES[kind]}`, paths relative "
-        f"to {root}); the manifest itself is right. /app/backups has three archives of {root} "
+        f"to {root}); the manifest itself is right. /app/{store} has three archives of {root} "
         "from different days, of which each holds only "
         "some of the files, and some of those in an older or damaged version.\n\n"
         "Bring back every listed file that is missing or has another checksum, from whichever "
         "backup has the right version of it. A file of which "
         "no backup has the right version stays as it is. Files that are right stay untouched, "
         "and so does the manifest.\n\n"
-        f"Write {out} with a line for each listed file that was missing or wrong: `restored "
-        "PATH` or `lost PATH`, with the path as in the "
-        "manifest, sorted by PATH in byte order."
+        f"Write {out} with a line for each listed file that was missing or wrong: `{written['restored']} PATH` "
+        f"when it is right now, else `{written['lost']} PATH`, with the path as in the manifest, sorted by PATH in byte order."
     )
     return TerminalDraft(
         title=f"Restore files by their {kind.upper()} checksums",
         instruction=instruction,
         files=files,
         tests=RESTORE_TESTS,
-        solution=fill(RESTORE, root=root, manifest=manifest, tool=HASHES[kind], out=out),
+        solution=fill(
+            RESTORE, root=root, manifest=manifest, tool=HASHES[kind], out=out, store=store, **written
+        ),
         difficulty="medium",
         expected={
             "root": root,
@@ -217,7 +223,8 @@ def visit(name, content):
     elif name.endswith(".<<ending>>"):
         for line in content.decode().splitlines():
             day, sensor, value = line.split()
-            readings.append((sensor, day, int(value)))
+            if day >= "<<since>>":
+                readings.append((sensor, day, int(value)))
 
 
 visit("<<archive>>", open("<<archive>>", "rb").read())
@@ -266,6 +273,9 @@ def nested_archives(rng: random.Random) -> TerminalDraft:
         "latest": "day > best[sensor][0]",
     }
     kind = next(word for word in better if word in rule)
+    since = rng.choice(
+        ["2024-01-01", *(f"2024-0{month}-{day:02}" for month in range(2, 7) for day in (1, 10, 20))]
+    )
     sensors, readings, level = [f"{name}-{rng.randrange(10, 99)}" for name in rng.sample(USERS, 5)], [], {}
     days = iter(rng.sample(range(365), 120))
     for depth in range(rng.randint(3, 4)):
@@ -282,16 +292,15 @@ def nested_archives(rng: random.Random) -> TerminalDraft:
                 if all(other[:2] != reading[:2] for other in readings):
                     readings.append(reading)
                     lines.append(f"{reading[1]} {reading[0]} {reading[2]}")
-            contents[f"{rng.choice(WORDS)}/{rng.choice(WORDS)}{depth}{len(contents)}.{ending}"] = (
-                "\n".join(lines) + "\n"
-            ).encode()
+            name = f"{rng.choice(WORDS)}/{rng.choice(WORDS)}{depth}{len(contents)}.{ending}"
+            contents[name] = "".join(f"{line}\n" for line in lines).encode()
         contents[f"{rng.choice(WORDS)}{depth}.note"] = (
             f"2024-01-01 {sensors[0]} {rng.choice([-999, 999])}\n".encode()
         )
         packed = rng.choice([_zip, _tar, _tar_gz])(contents)
         level = {f"{rng.choice(WORDS)}{depth}{rng.choice(['', '.part', '.old'])}": packed}
     best = {}
-    for sensor, day, value in sorted(readings):
+    for sensor, day, value in sorted(reading for reading in readings if reading[1] >= since):
         now = best.get(sensor)
         if (
             now is None
@@ -303,6 +312,7 @@ def nested_archives(rng: random.Random) -> TerminalDraft:
         ):
             best[sensor] = (day, value)
     lines = [f"{sensor} {best[sensor][0]} {best[sensor][1]}" for sensor in sorted(best)]
+    early = "" if since == "2024-01-01" else f"Readings of days before {since} do not count. "
     instruction = (
         f"{archive} is an archive that holds files and further archives, and those hold archives "
         "again. They are zip, tar and gzipped tar archives, "
@@ -310,12 +320,18 @@ def nested_archives(rng: random.Random) -> TerminalDraft:
         f"Files at any depth whose names end in `.{ending}` have readings, one a line: day "
         "(YYYY-MM-DD), sensor and a whole number, separated by "
         "single spaces. No sensor has two readings of the same day. All other files are to be ignored.\n\n"
-        f"For each sensor find {rule}. Write {out} with a line for each sensor: sensor, day and "
+        f"{early}For each sensor find {rule}. Write {out} with a line for each sensor: sensor, day and "
         "value, separated by single spaces, sorted "
-        "by sensor in byte order."
+        "by sensor in byte order. Sensors without readings that count are left out."
     )
     solution = fill(
-        NEST, archive=archive, out=out, ending=ending, rule=rule[0].upper() + rule[1:], better=better[kind]
+        NEST,
+        since=since,
+        archive=archive,
+        out=out,
+        ending=ending,
+        rule=rule[0].upper() + rule[1:],
+        better=better[kind],
     )
     return TerminalDraft(
         title="Readings in nested archives",

@@ -7,9 +7,7 @@ from collections import defaultdict
 from data_pipelines.task_building.terminal.draft import TerminalDraft
 from data_pipelines.task_building.terminal.families.text import EXPECTED, MONTHS, USERS, fill, name_of, phrase
 
-PATHS = (
-    "/ /login /logout /cart /api/items /api/orders /api/users /static/app /health /search /export".split()
-)
+PATHS = "/ /login /logout /cart /api/items /api/orders /api/users /static/app /health /search /export".split()
 AGENTS = ("Mozilla/5.0", "curl/8.4.0", "python-requests/2.31", "GoodBot/1.2")
 # Key -> (how a person names it, awk expression on the fields of a line).
 KEYS = {

@@ -133,7 +133,7 @@ def _fields(rng: random.Random) -> list[str]:
 
 
 def _fits(field: str, number: int, first: int) -> bool:
-    """Whether one number fits a field: asked of each minute, which is slow and simple."""
+    """Whether one number fits a field."""
     for part in field.split(","):
         span, _, step = part.partition("/")
         low, _, high = span.partition("-")
@@ -152,11 +152,9 @@ def _runs(fields: list[str], start: datetime, count: int) -> list[datetime]:
         both = [_fits(day, today.day, 1), fits_weekday]
         fits_day = any(both) if day != "*" and weekday != "*" else all(both)
         if fits_day and _fits(month, today.month, 1):
-            times = [today + timedelta(minutes=part) for part in range(1440)]
-            found += [
-                time
-                for time in times
-                if time > start and _fits(hour, time.hour, 0) and _fits(minute, time.minute, 0)
-            ]
+            hours = [number for number in range(24) if _fits(hour, number, 0)]
+            minutes = [number for number in range(60) if _fits(minute, number, 0)]
+            times = [today + timedelta(hours=one, minutes=other) for one in hours for other in minutes]
+            found += [time for time in times if time > start]
         today += timedelta(days=1)
     return found[:count]

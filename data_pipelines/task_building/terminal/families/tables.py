@@ -19,8 +19,14 @@ from data_pipelines.task_building.terminal.families.text import (
     phrase,
 )
 
+# Key of the result -> (how a person names it, the function of Python that it is).
+MEASURES = {
+    "total": ("the sum of the amounts", sum),
+    "largest": ("the largest amount", max),
+    "smallest": ("the smallest amount", min),
+}
 JOIN = """
-# Orders are joined to customers by number; amounts are added as whole cents, so that nothing is rounded.
+# Orders are joined to customers by number; amounts are whole cents, so that nothing is rounded.
 python3 - <<'END'
 import csv
 import json
@@ -32,26 +38,24 @@ for line in open("data/customers.jsonl", encoding="utf-8"):
     customers[customer["id"]] = customer
 print(len(customers), "customers")
 
-cents, orders, unknown = defaultdict(int), defaultdict(int), 0
+amounts, unknown = defaultdict(list), 0
 for order in csv.DictReader(open("data/orders.csv", encoding="utf-8", newline=""), delimiter="<<delimiter>>"):
-    if order["state"] in <<states>>:
+    whole, _, part = order["amount"].partition(".")
+    cents = int(whole) * 100 + int(part)
+    if order["state"] in <<states>> or cents < <<least>>:
         continue
     customer = customers.get(int(order["customer"]))
     if customer is None:
         unknown += 1
         continue
-    whole, _, part = order["amount"].partition(".")
-    cents[customer["<<group>>"]] += int(whole) * 100 + int(part)
-    orders[customer["<<group>>"]] += 1
+    amounts[customer["<<group>>"]].append(cents)
 print(unknown, "orders of unknown customers")
 
-result = {
-    "unknown_customers": unknown,
-    "groups": [
-        {"<<group>>": name, "orders": orders[name], "total": f"{cents[name] // 100}.{cents[name] % 100:02}"}
-        for name in sorted(cents)
-    ],
-}
+result = {"unknown_customers": unknown, "groups": []}
+for name in sorted(amounts):
+    cents = <<function>>(amounts[name])
+    row = {"<<group>>": name, "orders": len(amounts[name]), "<<measure>>": f"{cents // 100}.{cents % 100:02}"}
+    result["groups"].append(row)
 with open("<<out>>", "w", encoding="utf-8") as file:
     json.dump(result, file, indent=1)
 END
@@ -87,7 +91,9 @@ def table_join(rng: random.Random) -> TerminalDraft:
     customers = [
         json.dumps({"id": number, "name": rng.choice(USERS).title(), **people[number]}) for number in ids
     ]
-    table, cents, orders, unknown = io.StringIO(), defaultdict(int), defaultdict(int), 0
+    measure, least = rng.choice(list(MEASURES)), rng.choice([0, 0, 20, 50, 100, 250])
+    named, function = MEASURES[measure]
+    table, amounts, unknown = io.StringIO(), defaultdict(list), 0
     writer = csv.writer(table, delimiter=delimiter, lineterminator="\n")
     writer.writerow(["order", "customer", "amount", "state", "note"])
     for number in range(rng.randint(150, 300)):
@@ -98,43 +104,50 @@ def table_join(rng: random.Random) -> TerminalDraft:
         )
         note = rng.choice(["", "", f'gift, "{rng.choice(USERS)}"', "call first; ring twice", "a|b"])
         writer.writerow([number + 1, customer, f"{amount // 100}.{amount % 100:02}", state, note])
-        if state in dropped:
+        if state in dropped or amount < 100 * least:
             continue
         if customer not in people:
             unknown += 1
             continue
-        cents[people[customer][group]] += amount
-        orders[people[customer][group]] += 1
+        amounts[people[customer][group]].append(amount)
     result = {
         "unknown_customers": unknown,
         "groups": [
-            {group: name, "orders": orders[name], "total": f"{cents[name] // 100}.{cents[name] % 100:02}"}
-            for name in sorted(cents)
+            {group: name, "orders": len(found), measure: f"{function(found) / 100:.2f}"}
+            for name, found in sorted(amounts.items())
         ],
     }
     opening = phrase(
         rng,
-        "Finance needs last month's orders summed up.",
+        "Finance asks about last month's orders.",
         "Please join our orders with our customers.",
         "Two exports have to be brought together.",
     )
+    small = f", and orders of less than {least}.00" if least else ""
     instruction = (
         f"{opening} /app/data/orders.csv has the columns order, customer, amount, state and "
         "note, separated by "
         f"`{delimiter}` (fields may be quoted as CSV quotes them); /app/data/customers.jsonl has "
         "one JSON object a "
         f"line with id, name, region, plan and channel. `customer` of an order is the `id` of a customer.\n\n"
-        f"Leave out orders whose state is {' or '.join(dropped)}. Of the others, count those "
-        "whose customer is not in "
-        f"customers.jsonl, and add up the rest for each {group}.\n\n"
+        f"Leave out orders whose state is {' or '.join(dropped)}{small}. Of the others, count those whose "
+        f"customer is not in customers.jsonl, and put the rest together for each {group}.\n\n"
         f"Write {out}: a JSON object with `unknown_customers` (the count) and `groups`, a list of objects "
-        f"`{group}`, `orders` (how many) and `total` (the sum of the amounts as text with "
-        "exactly two decimals), sorted by "
-        f"`{group}` alphabetically. Groups without orders are left out."
+        f"`{group}`, `orders` (how many) and `{measure}` ({named} as text with exactly two decimals), "
+        f"sorted by `{group}` alphabetically. Groups without orders are left out."
     )
-    solution = fill(JOIN, delimiter=delimiter, states=repr(dropped), group=group, out=out)
+    solution = fill(
+        JOIN,
+        delimiter=delimiter,
+        states=repr(dropped),
+        least=100 * least,
+        group=group,
+        out=out,
+        measure=measure,
+        function=function.__name__,
+    )
     return TerminalDraft(
-        title=f"Orders joined with customers by {group}",
+        title=f"Orders joined with customers: {measure} by {group}",
         instruction=instruction,
         solution=solution,
         tests=JOIN_TESTS,
