@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.sandbox.choose import open_backend
-from pipeline.errors import UserError
+from tests.environments.sandbox.conftest import backend, bubblewrap, docker  # noqa: F401 - fixtures
 from tests.environments.sandbox.docker_engine import docker_engine  # noqa: F401 - a fixture
 
 CONFIG = """\
@@ -107,18 +106,3 @@ def write_task(tmp_path):
         return folder
 
     return write
-
-
-@pytest.fixture(scope="session")
-def image_cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("sandbox")
-
-
-@pytest.fixture(params=["bubblewrap", "docker"])
-def backend(request, monkeypatch, image_cache):
-    if request.param == "docker":
-        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("docker_engine"))
-    try:
-        return open_backend(request.param, image_cache)
-    except UserError as error:
-        pytest.skip(str(error))
