@@ -26,7 +26,7 @@ class PolicyBatch(Batch):
     advantage_BT: torch.Tensor  # float32
     weight_BT: torch.Tensor  # float32, 0 where nothing was sampled
     route_LBTK: torch.Tensor | None  # int16, -1 where the router chooses
-    scale: float = 1.0
+    scale: torch.Tensor  # float32, a scalar
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def pack(samples: Sequence[Sample], length: int, micro_batch: int, pad_id: int) 
     targets = [int((batch.target_BT != IGNORE).sum()) for batch in batches]
     kept = [(batch, count) for batch, count in zip(batches, targets, strict=True) if count]
     for batch, count in kept:
-        batch.scale = sum(targets) / count
+        batch.scale.fill_(sum(targets) / count)
     return [batch for batch, _ in kept]
 
 
@@ -91,5 +91,5 @@ def _batch(samples: Sequence[Sample], rows: list[list[int]], length: int, pad_id
     return PolicyBatch(
         torch.from_numpy(tokens), torch.from_numpy(target), torch.from_numpy(start), names,
         torch.from_numpy(rollout), torch.from_numpy(advantage), torch.from_numpy(weight),
-        None if routes is None else torch.from_numpy(routes),
+        None if routes is None else torch.from_numpy(routes), torch.ones(()),
     )  # fmt: skip

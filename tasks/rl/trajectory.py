@@ -5,7 +5,6 @@ drops or folds its context, or thinking of earlier turns is cleared, a new segme
 rewritten.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -94,16 +93,15 @@ class Trajectory:
         oldest = [segment.oldest for segment in self.segments if segment.oldest is not None]
         return current - min(oldest, default=current)
 
-    def to_json(self) -> str:
-        """One line. Expert ids, which are large, are left out: they serve the step that trains on it."""
+    def to_record(self) -> dict[str, Any]:
+        """Plain data for people. Expert ids, which are large, are left out."""
         record = asdict(self)
         for segment in record["segments"]:
             del segment["experts"]
-        return json.dumps(record, ensure_ascii=False)
+        return record
 
     @classmethod
-    def from_json(cls, line: str) -> Self:
-        record = json.loads(line)
+    def from_record(cls, record: dict[str, Any]) -> Self:
         return cls(**{**record, "segments": [Segment(**segment) for segment in record["segments"]]})
 
 

@@ -1,9 +1,9 @@
 """Batches as a pure function of (seed, step): a resumed run sees the same data without any saved position."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -21,9 +21,13 @@ class Batch:
     start_BT: torch.Tensor | None  # None: plain causal, nothing packed
     names: list[str]  # where each row came from, for messages
 
-    def to(self, device: torch.device) -> "Batch":
-        start = None if self.start_BT is None else self.start_BT.to(device)
-        return Batch(self.tokens_BT.to(device), self.target_BT.to(device), start, self.names)
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What it holds by name, of those that are there."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, **{name: value.to(device) for name, value in self.tensors().items()})
 
 
 class Batches(Protocol):

@@ -34,8 +34,8 @@ class CudaGradients:
         self, batches: Sequence[Batch], weights: Sequence[float], step: int
     ) -> list[tuple[torch.Tensor, Values]]:
         """Set ``grad``; returns each micro-batch's loss and values, still on the device."""
-        shape = batches[0].tokens_BT.shape
-        kind = (shape, batches[0].start_BT is None, self._objective.kind(step))
+        shapes = tuple((name, value.shape) for name, value in batches[0].tensors().items())
+        kind = (shapes, self._objective.kind(step))
         if kind not in self._met:
             run: Callable = self._run
         else:
@@ -87,10 +87,9 @@ class _Recorded:
         del self._loads[self._before :]
 
     def __call__(self, batch: Batch, weight: float, step: int) -> tuple[torch.Tensor, Values]:
-        self.batch.tokens_BT.copy_(batch.tokens_BT)
-        self.batch.target_BT.copy_(batch.target_BT)
-        if batch.start_BT is not None:
-            self.batch.start_BT.copy_(batch.start_BT)
+        given = batch.tensors()
+        for name, value in self.batch.tensors().items():
+            value.copy_(given[name])
         self.weight.fill_(weight)
         self._graph.replay()
         self._loads.extend(load.clone() for load in self._left)

@@ -67,7 +67,7 @@ def train(job: Job) -> dict[str, float]:
     job.context.metrics.rewind(step)
     throughput = Throughput(job.device)
     accumulate = Accumulator(job.objective, job.model.parameters())
-    stop = _StopSignal()
+    stop = StopSignal()
     job.model.train()
     while step < total:
         phase, offset = _phase_at(job.phases, step)
@@ -178,7 +178,7 @@ def _resume(job: Job) -> tuple[int, int, dict[str, float]]:
     return state["step"], state["tokens"], state["values"]
 
 
-class _StopSignal:
+class StopSignal:
     """SIGTERM asks the loop to save and stop after the current step."""
 
     def __init__(self) -> None:

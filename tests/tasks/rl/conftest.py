@@ -1,5 +1,6 @@
 """A small checkpoint with random weights, and engines that serve it in processes of their own."""
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from model.transformer import Transformer  # noqa: E402
 from tasks.rl.engines.pool import EnginePool  # noqa: E402
 
 CONTEXT = 256
+SHARPNESS = 14.0  # of the guesser's logits
 SHAPE = dict(
     hidden_size=32, num_layers=2, ffn_size=64, num_heads=2, q_latent=16, kv_latent=16, qk_nope_dim=8,
     qk_rope_dim=8, v_dim=8, num_experts=4, expert_ffn_size=16, index_heads=2, index_dim=16, index_top_k=32,
@@ -34,6 +36,32 @@ def checkpoint(tmp_path_factory) -> Path:
     vocabulary = Tokenizer.load(folder).vocab_size
     config = preset("tiny").model_copy(update={**SHAPE, "vocab_size": vocabulary})
     save_folder(Transformer(config, seed=3, indexer=True), folder)
+    save_chat_files(folder, CONTEXT)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def guesser(tmp_path_factory) -> Path:
+    """A checkpoint that answers "yes" or "no" without thinking, each about as often, whatever the question:
+    the next token follows from the present one, so that rewards differ within a group and there is something
+    to learn.
+    """
+    folder = tmp_path_factory.mktemp("guesser")
+    train_tokenizer(folder, tags_are_special=False)
+    tokenizer = Tokenizer.load(folder)
+    config = preset("tiny").model_copy(update={**SHAPE, "vocab_size": tokenizer.vocab_size})
+    model = Transformer(config, seed=4, indexer=True)
+    names = tokenizer.ids_by_name
+    with torch.no_grad():
+        noise = torch.randn(model.embed.weight.shape, generator=torch.Generator().manual_seed(1))
+        embedding = torch.nn.functional.normalize(noise, dim=-1)
+        model.embed.weight.copy_(embedding * config.hidden_size**0.5)
+        model.head.weight.zero_()
+        for word in ("yes", "no"):
+            chain = [names["</think>"], *tokenizer.encode(word), names["<|user|>"]]
+            for token, following in itertools.pairwise(chain):
+                model.head.weight[following] += SHARPNESS / config.hidden_size**0.5 * embedding[token]
+    save_folder(model, folder)
     save_chat_files(folder, CONTEXT)
     return folder
 
