@@ -145,8 +145,9 @@ def restore_files(rng: random.Random) -> TerminalDraft:
         "backup has the right version of it. A file of which "
         "no backup has the right version stays as it is. Files that are right stay untouched, "
         "and so does the manifest.\n\n"
-        f"Write {out} with a line for each listed file that was missing or wrong: `{written['restored']} PATH` "
-        f"when it is right now, else `{written['lost']} PATH`, with the path as in the manifest, sorted by PATH in byte order."
+        f"Write {out} with a line for each listed file that was missing or wrong: "
+        f"`{written['restored']} PATH` when it is right now, else `{written['lost']} PATH`, with the path as "
+        "in the manifest, sorted by PATH in byte order."
     )
     return TerminalDraft(
         title=f"Restore files by their {kind.upper()} checksums",
