@@ -1,0 +1,83 @@
+"""Science with answers that can be computed: quantities with units, reactions, nuclides, orders.
+
+A number may be given in any unit of the right kind; it has to agree up to one unit of the last asked
+significant figure. Only the final answer counts.
+"""
+
+import random
+import re
+
+from environments.episode import answer
+from environments.interface import Draft, Environment, Episode, Message, Mode, Step, Task, Verdict
+from environments.mathematics.reading import final_answer, read_numbers
+from environments.science import chemistry, formulas, units
+from environments.science.problem import ScienceProblem
+from environments.science.quantities import agrees, read_quantity, read_unit, rounded
+
+DRAWS = {**formulas.FAMILIES, **units.FAMILIES, **chemistry.FAMILIES}
+UNSEEN = ("optics", "solutions")
+
+
+class ScienceEpisode(Episode):
+    """One message; ``truth`` holds ``answer``, ``kind``, ``unit`` and ``figures``."""
+
+    async def reset(self, task: Task) -> list[Message]:
+        self._truth, self._said, self._over = task.truth, None, False
+        return list(task.messages)
+
+    async def step(self, message: Message) -> Step:
+        if self._over:
+            raise RuntimeError("the episode is over: reset it before another step")
+        self._over = True
+        if not message.get("tool_calls"):
+            self._said = final_answer(message.get("content"))
+        return Step(done=True)
+
+    async def verify(self) -> Verdict:
+        if self._said is None:
+            return Verdict(0.0, "there is no single final answer")
+        right = is_right(self._said, self._truth)
+        return Verdict(float(right), "right" if right else "the answer is wrong")
+
+
+def is_right(said: str, truth: dict) -> bool:
+    """Whether a tidied final answer is the right one."""
+    if truth["kind"] == "quantity":
+        value = read_quantity(said, truth["unit"])
+        return value is not None and agrees(value, truth["answer"], truth["figures"])
+    if truth["kind"] == "list":
+        return read_numbers(said, ordered=True) == read_numbers(truth["answer"], ordered=True)
+    if truth["kind"] == "unit":
+        return read_unit(said) == read_unit(truth["answer"])
+    plain = re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", r"\1", said)
+    return re.split(r"\s*(?:,|<)\s*", plain.strip()) == truth["answer"].split(", ")
+
+
+class Science(Environment):
+    name = "science"
+    families = tuple(name for name in DRAWS if name not in UNSEEN)
+    evaluation_only = UNSEEN
+
+    def draw(self, family: str, rng: random.Random) -> Draft:
+        problem: ScienceProblem = DRAWS[family](rng)
+        figures = f" Give {problem.figures} significant figures." if problem.kind == "quantity" else ""
+        content = rf"{problem.prompt}{figures} Put the final answer in \boxed{{}}."
+        truth = {
+            "answer": problem.answer,
+            "kind": problem.kind,
+            "unit": problem.unit,
+            "figures": problem.figures,
+            "steps": problem.steps,
+        }
+        return Draft(({"role": "user", "content": content},), truth, problem.difficulty)
+
+    def episode(self) -> Episode:
+        return ScienceEpisode()
+
+    def oracle(self, task: Task, mode: Mode) -> list[Message]:
+        truth = task.truth
+        text = truth["answer"]
+        if truth["kind"] == "quantity":
+            unit = rf" \text{{ {truth['unit']}}}" if truth["unit"] else ""
+            text = rounded(truth["answer"], truth["figures"]) + unit
+        return [answer(None if mode == "off" else truth["steps"], rf"\boxed{{{text}}}")]
