@@ -3,7 +3,7 @@
 ``unpack_task`` takes a tar or zip file of task folders and refuses it at the first entry without a place
 there. ``unpack_work`` takes the tar that a sandbox made of an agent's work: what has no place is left out
 and counted, since whoever made it may have meant harm. Only folders, regular files and links that stay
-inside are ever made; owners, devices and modes beyond execution are dropped.
+inside are ever made; owners and set-user bits are dropped, and an owner may always read.
 """
 
 import bz2
@@ -40,7 +40,7 @@ UNREADABLE = (
 class _Entry:
     name: str
     kind: str  # "folder", "file", "link" or "other"
-    executable: bool
+    mode: int
     target: str  # of a link
     size: int  # of a file, as the archive says
     open: Callable[[], IO[bytes]]  # a file's content
@@ -108,7 +108,7 @@ def _tar_entries(file: IO[bytes]) -> Iterator[_Entry]:
             kinds = (("folder", item.isdir()), ("file", item.isreg()), ("link", item.issym()))
             kind = next((kind for kind, holds in kinds if holds), "other")
             opened = partial(archive.extractfile, item)
-            yield _Entry(item.name, kind, bool(item.mode & stat.S_IXUSR), item.linkname, item.size, opened)
+            yield _Entry(item.name, kind, item.mode, item.linkname, item.size, opened)
 
 
 def _relative(entries: Iterator[_Entry], source: str) -> Iterator[_Entry]:
@@ -127,13 +127,14 @@ def _zip_entries(file: IO[bytes]) -> Iterator[_Entry]:
             regular = stat.S_IFMT(mode) in (0, stat.S_IFREG)
             kind = "folder" if item.is_dir() else "file" if regular else "other"
             opened = partial(archive.open, item)
-            yield _Entry(item.filename, kind, bool(mode & stat.S_IXUSR), "", item.file_size, opened)
+            yield _Entry(item.filename, kind, mode or 0o644, "", item.file_size, opened)
 
 
 def _unpack(entries: Iterator[_Entry], folder: Path, strict: bool) -> int:
     """Make all entries, links last, so that nothing is written through one; returns the number left out."""
     folder.mkdir(parents=True, exist_ok=True)
     links: list[_Entry] = []
+    modes: list[tuple[Path, int]] = []
     budget, dropped = MAX_BYTES, 0
     for number, entry in enumerate(entries):
         if number >= MAX_ENTRIES:
@@ -143,6 +144,8 @@ def _unpack(entries: Iterator[_Entry], folder: Path, strict: bool) -> int:
             continue
         try:
             budget -= _make(entry, folder, budget)
+            if entry.kind == "folder":
+                modes.append((folder / _place(entry), entry.mode & 0o777 | 0o700))
         except (_Refused, FileExistsError, NotADirectoryError, IsADirectoryError):
             if strict:
                 raise
@@ -154,6 +157,8 @@ def _unpack(entries: Iterator[_Entry], folder: Path, strict: bool) -> int:
             if strict:
                 raise
             dropped += 1
+    for path, mode in reversed(modes):
+        path.chmod(mode)
     return dropped
 
 
@@ -196,8 +201,8 @@ def _make(entry: _Entry, folder: Path, budget: int) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    target = os.open(path, flags, 0o755 if entry.executable else 0o644)
-    with os.fdopen(target, "wb") as file, entry.open() as source:
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file, entry.open() as source:
+        os.fchmod(file.fileno(), entry.mode & 0o777 | 0o400)
         while chunk := source.read(CHUNK):
             written += len(chunk)
             if written > budget:

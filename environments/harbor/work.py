@@ -9,17 +9,19 @@ import asyncio
 import contextlib
 import secrets
 import shlex
+import stat
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from environments.harbor.archive import unpack_work
 from environments.harbor.config import Artifact
 from environments.sandbox.interface import Sandbox
 
 SECONDS = 60.0  # for packing one artifact
-MAX_BYTES = 256 * 2**20  # of one artifact
+MAX_BYTES = 256 * 2**20  # of one artifact, packed
+ABSENT = 44  # exit status that says so
 
 
 class WorkLost(Exception):
@@ -51,35 +53,33 @@ async def put(sandbox: Sandbox, work: list[Carried]) -> None:
         elif item.content.is_dir():
             await sandbox.upload(item.content, item.path)
         else:
-            await sandbox.write(item.path, item.content.read_bytes(), 0o755)
+            mode = stat.S_IMODE(item.content.stat().st_mode)
+            await sandbox.write(item.path, item.content.read_bytes(), mode)
 
 
 async def _take(sandbox: Sandbox, artifact: Artifact, place: Path) -> Carried:
-    source = artifact.source.rstrip("/")
+    source = PurePosixPath(artifact.source)
     packed = f"/tmp/work-{secrets.token_hex(8)}.tar"
-    exclude = " ".join(f"--exclude={shlex.quote(pattern)}" for pattern in artifact.exclude)
-    command = f"tar --hard-dereference {exclude} -C {shlex.quote(source)} -cf {packed} ."
+    exclude = "".join(f" --exclude={shlex.quote(pattern)}" for pattern in artifact.exclude)
+    what, parent, name = (shlex.quote(str(path)) for path in (source, source.parent, source.name))
     result = await sandbox.run(
-        f"[ -e {shlex.quote(source)} ] || exit 44; [ -d {shlex.quote(source)} ] || exit 45; exec {command}",
-        seconds=SECONDS, cwd="/", environment={"TAR_OPTIONS": "", "BASH_ENV": ""},
+        f"if [ -d {what} ]; then cd {what}; set .; "
+        f"elif [ -e {what} ]; then cd {parent}; set {name}; echo file; else exit {ABSENT}; fi; exec tar --hard-dereference{exclude} -cf {packed} -- \"$1\"",
+        seconds=SECONDS, cwd="/",
     )  # fmt: skip
-    if result.returncode == 44:
-        return Carried(source, None)
+    if result.returncode == ABSENT:
+        return Carried(str(source), None)
     try:
-        if result.returncode == 45:
-            place.write_bytes(await _read(sandbox, source))
-            return Carried(source, place)
-        content = await _read(sandbox, packed)
+        content = await sandbox.read(packed, MAX_BYTES + 1)
+        if result.returncode > 1 or len(content) > MAX_BYTES:  # 1: a file changed meanwhile
+            raise WorkLost(
+                f"{source} could not be packed: {result.output.strip()[:200] or 'it is too large'}"
+            )
         # Unpacking takes a while: other episodes go on meanwhile.
-        return Carried(source, place, await asyncio.to_thread(unpack_work, content, place, source))
-    except FileNotFoundError:
-        raise WorkLost(f"{source} could not be packed (exit status {result.returncode})") from None
-    except ValueError as error:
+        left_out = await asyncio.to_thread(unpack_work, content, place, str(source))
+    except (FileNotFoundError, ValueError) as error:
         raise WorkLost(f"{source} could not be packed ({error})") from None
-
-
-async def _read(sandbox: Sandbox, path: str) -> bytes:
-    content = await sandbox.read(path, MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise WorkLost(f"{path} is larger than {MAX_BYTES // 2**20} MB")
-    return content
+    if result.output.startswith("file\n"):
+        file = place / source.name
+        return Carried(str(source), file if file.is_file() and not file.is_symlink() else None, left_out)
+    return Carried(str(source), place, left_out)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import stat
 import tarfile
 import zipfile
 
@@ -135,3 +136,22 @@ def test_absolute_links_inside_the_work_stay(tmp_path):
     assert (tmp_path / "work/sub/a").read_bytes() == b"a"
     assert os.readlink(tmp_path / "work/sub/a") == "../data/a.txt"
     assert not os.path.lexists(tmp_path / "work/b")
+
+
+def test_modes_of_work_are_kept_but_no_set_user_bits(tmp_path):
+    packed = tar(
+        member("open", kind=tarfile.DIRTYPE, mode=0o1777),
+        member("open/tool", mode=0o4755),
+        member("open/secret", mode=0o640),
+        member("closed", kind=tarfile.DIRTYPE, mode=0o555),
+        member("closed/none", mode=0o000),
+    )
+    assert unpack_work(packed, tmp_path / "work", "/app") == 0
+    found = {
+        path.relative_to(tmp_path / "work").as_posix(): oct(stat.S_IMODE(path.stat().st_mode))
+        for path in (tmp_path / "work").rglob("*")
+    }
+    assert found == {
+        "open": "0o777", "open/tool": "0o755", "open/secret": "0o640", "closed": "0o755",
+        "closed/none": "0o400",
+    }  # fmt: skip
