@@ -60,11 +60,11 @@ def write_folder(
     """
     copy = folder / "environment/project"
     shutil.copytree(tree, copy)
-    for name, text in changes.items():
+    for path, text in changes.items():
         if text is None:
-            (copy / name).unlink(missing_ok=True)
+            (copy / path).unlink(missing_ok=True)
         else:
-            (copy / name).write_text(text, encoding="utf-8")
+            (copy / path).write_text(text, encoding="utf-8")
     freshen(copy)
     if found := faults(copy, fix):
         raise Rejected(f"the fix can be read: {found[0]}")
