@@ -30,19 +30,19 @@ shift 5
 start() { "$@" --json-status-fd 3 -- /usr/bin/cat 3>&1 >/dev/null 2>&1 <&4 4<&- & }
 start "$@"
 mount -t tmpfs -o "size=${size}m,nr_inodes=$inodes,mode=755" sandbox /tmp &&
-mkdir /tmp/upper /tmp/work /tmp/root /tmp/shm && chmod 1777 /tmp/shm &&
+mkdir /tmp/upper /tmp/work /tmp/root /tmp/shm &&
 mount -t overlay -o "userxattr,lowerdir=$lower,upperdir=${upper:-/tmp/upper},workdir=${work:-/tmp/work}" \
   sandbox /tmp/root &&
 echo 0 > /proc/sys/user/max_user_namespaces && echo ready || exit 1
 while read -r _; do start "$@"; done
 wait
 """
-# Standard error comes as the lifeline, a pipe that ends when we die, and is kept as descriptor 4.
-LIFELINE = 'exec 4<&2 2>&1 && exec "$@"'
 ROOT = "/tmp/root"  # in the holder's mount namespace
 
 # Join control groups ("$@" up to --), then become the program behind them.
 JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
+# A holder's standard error comes as the lifeline, a pipe that ends when we die, and is kept as descriptor 4.
+HOLD = f"exec 4<&2 2>&1; {JOIN}"
 # A command ends before what holds the sandbox does, where memory is short.
 ENTER = f"echo 500 > /proc/self/oom_score_adj; {JOIN}"
 
@@ -66,7 +66,7 @@ def holder(
     upper, work = (f"{draft}/tree", f"{draft}/work") if draft else ("", "")
     inodes = max(4096, disk_mb * 256)
     return [
-        "sh", "-c", LIFELINE, "lifeline", "sh", "-c", JOIN, "join", *groups, "--", *as_owner(),
+        "sh", "-c", HOLD, "hold", *groups, "--", *as_owner(),
         "unshare", "--user", "--map-root-user", "--mount", "--ipc", "--",
         "setpriv", "--pdeathsig", "KILL", "sh", "-c", HOLDER, "holder",
         str(disk_mb), str(inodes), ":".join(f"{key}/tree" for key in lower), upper, work,
@@ -78,7 +78,7 @@ def _first(network: bool) -> list[str]:
     """The first process of a phase. It sees the host's /usr without /usr/local, for its own program alone."""
     links = [name for name in ("lib", "lib64", "lib32") if Path("/", name).is_symlink()]
     return [
-        "env", "-i", "/usr/bin/bwrap", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
+        "/usr/bin/bwrap", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
         *([] if network else ["--unshare-net"]),
         "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
         "--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local", "--remount-ro", "/usr/local",

@@ -58,14 +58,14 @@ READ = [
     "ls -R {repository} /root /home /work /var/lib 2>&1 | grep -F sandbox",
     "python3 -c 'import os; os.chroot(\"/tmp\"); os.chdir(\"../..\"); print(open(\".{secret}\").read())'",
     "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -F {word}",
-    "tar c / --exclude=/proc --exclude=/sys --exclude=/usr --exclude=/dev 2>/dev/null | grep -aF {word}",
+    "grep -rhaF {word} /app /etc /home /media /mnt /opt /root /run /srv /tmp /var 2>/dev/null",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", READ)
 def test_nothing_of_the_host_is_read(inside, host, monkeypatch, command):
     monkeypatch.setenv("A_SECRET_OF_THE_HOST", host.word)
-    command = command.format(secret=host.secret, repository=REPOSITORY, word=host.word[:16] + "[" + "]")
+    command = command.format(secret=host.secret, repository=REPOSITORY, word=host.word[:16])
     result = attack(inside, command)[0]
     assert host.word not in result.output and "test_red_team" not in result.output
 
@@ -80,13 +80,12 @@ def test_nothing_of_the_host_is_written(inside, host):
     attack(
         inside,
         f"mkdir -p {host.secret.parent}; echo planted > {host.secret}; echo planted > /usr/bin/planted",
-        "rm -rf /usr/share/doc",
         "chmod 000 /dev/null /dev/zero /dev/tty; rm -f /dev/null; mknod /dev/planted b 8 0",
         "echo planted > /proc/sys/kernel/core_pattern; echo 1 > /proc/sys/kernel/sysrq",
         "for f in /proc/sys/kernel/* /proc/sys/vm/*; do [ -w $f ] && echo 0 > $f; done",
-        "rm -rf /bin /lib /etc /usr 2>/dev/null",
+        "rm -rf /etc /usr/lib/os-release /usr/bin/env /bin /lib",
     )  # fmt: skip
-    assert not Path("/usr/bin/planted").exists() and Path("/usr/share/doc").is_dir()
+    assert not Path("/usr/bin/planted").exists() and Path("/usr/bin/env").exists()
 
 
 GAIN = {
@@ -206,7 +205,9 @@ def test_memory_beyond_the_limit_is_refused(inside, host, hog):
         return result, await sandbox.run("echo calm")
 
     result, after = inside(act)
-    assert "GAINED" not in result.output and result.output.count("held") * 80 < 2 * SMALL.memory_mb
+    assert (
+        "GAINED" not in result.output and result.output.splitlines().count("held") * 80 < 2 * SMALL.memory_mb
+    )
     assert after.output == "calm\n"
 
 
@@ -316,8 +317,9 @@ def test_links_lead_nowhere(inside, host, tmp_path):
 def test_links_that_change_under_way_lead_nowhere(inside, host):
     async def act(sandbox):
         await sandbox.run(
-            f"mkdir -p /race/real; (while :; do mv /race/real /race/old; ln -s {host.secret.parent} /race/real; "
-            "rm /race/real; mv /race/old /race/real; done) >/dev/null 2>&1 &"
+            "mkdir -p /race/real; (while :; do mv /race/real /race/old; "
+            f"ln -s {host.secret.parent} /race/real; rm /race/real; "
+            "mv /race/old /race/real; done) >/dev/null 2>&1 &"
         )
         for _ in range(100):
             try:
