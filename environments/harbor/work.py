@@ -64,7 +64,8 @@ async def _take(sandbox: Sandbox, artifact: Artifact, place: Path) -> Carried:
     what, parent, name = (shlex.quote(str(path)) for path in (source, source.parent, source.name))
     result = await sandbox.run(
         f"if [ -d {what} ]; then cd {what}; set .; "
-        f"elif [ -e {what} ]; then cd {parent}; set {name}; echo file; else exit {ABSENT}; fi; exec tar --hard-dereference{exclude} -cf {packed} -- \"$1\"",
+        f"elif [ -e {what} ]; then cd {parent}; set {name}; echo file; "
+        f"else exit {ABSENT}; fi; exec tar --hard-dereference{exclude} -cf {packed} -- \"$1\"",
         seconds=SECONDS, cwd="/",
     )  # fmt: skip
     if result.returncode == ABSENT:
@@ -72,9 +73,8 @@ async def _take(sandbox: Sandbox, artifact: Artifact, place: Path) -> Carried:
     try:
         content = await sandbox.read(packed, MAX_BYTES + 1)
         if result.returncode > 1 or len(content) > MAX_BYTES:  # 1: a file changed meanwhile
-            raise WorkLost(
-                f"{source} could not be packed: {result.output.strip()[:200] or 'it is too large'}"
-            )
+            said = " ".join(result.output.split())[:200] or "it is too large"
+            raise WorkLost(f"{source} could not be packed: {said}")
         # Unpacking takes a while: other episodes go on meanwhile.
         left_out = await asyncio.to_thread(unpack_work, content, place, str(source))
     except (FileNotFoundError, ValueError) as error:
