@@ -136,18 +136,16 @@ def restore_files(rng: random.Random) -> TerminalDraft:
         f"Something has overwritten parts of {root}.",
     )
     instruction = (
-        f"{opening} {root}/{manifest} lists the {kind.upper()} checksum of every file as it "
-        f"should be (the format of `{HASHES[kind]}`, paths relative "
-        f"to {root}); the manifest itself is right. /app/{store} has three archives of {root} "
-        "from different days, of which each holds only "
-        "some of the files, and some of those in an older or damaged version.\n\n"
-        "Bring back every listed file that is missing or has another checksum, from whichever "
-        "backup has the right version of it. A file of which "
-        "no backup has the right version stays as it is. Files that are right stay untouched, "
-        "and so does the manifest.\n\n"
-        f"Write {out} with a line for each listed file that was missing or wrong: "
-        f"`{written['restored']} PATH` when it is right now, else `{written['lost']} PATH`, with the path as "
-        "in the manifest, sorted by PATH in byte order."
+        f"{opening} {root}/{manifest} lists the {kind.upper()} checksum of every file as it should be (the "
+        f"format of `{HASHES[kind]}`, paths relative to {root}); the manifest itself is right. /app/{store} "
+        f"has three archives of {root} from different days, of which each holds only some of the files, and "
+        "some of those in an older or damaged version.\n\n"
+        "Bring back every listed file that is missing or has another checksum, from whichever backup has "
+        "the right version of it. A file of which no backup has the right version stays as it is. Files "
+        "that are right stay untouched, and so does the manifest.\n\n"
+        f"Write {out} with a line for each listed file that was missing or wrong: `{written['restored']} "
+        f"PATH` when it is right now, else `{written['lost']} PATH`, with the path as in the manifest, "
+        "sorted by PATH in byte order."
     )
     return TerminalDraft(
         title=f"Restore files by their {kind.upper()} checksums",
@@ -302,28 +300,21 @@ def nested_archives(rng: random.Random) -> TerminalDraft:
         level = {f"{rng.choice(WORDS)}{depth}{rng.choice(['', '.part', '.old'])}": packed}
     best = {}
     for sensor, day, value in sorted(reading for reading in readings if reading[1] >= since):
-        now = best.get(sensor)
-        if (
-            now is None
-            or {
-                "largest": now and value > now[1],
-                "smallest": now and value < now[1],
-                "latest": now and day > now[0],
-            }[kind]
-        ):
+        now = best.get(sensor, (day, value))
+        wins = {"largest": value > now[1], "smallest": value < now[1], "latest": day > now[0]}
+        if sensor not in best or wins[kind]:
             best[sensor] = (day, value)
     lines = [f"{sensor} {best[sensor][0]} {best[sensor][1]}" for sensor in sorted(best)]
     early = "" if since == "2024-01-01" else f"Readings of days before {since} do not count. "
     instruction = (
-        f"{archive} is an archive that holds files and further archives, and those hold archives "
-        "again. They are zip, tar and gzipped tar archives, "
-        "and their names do not tell which.\n\n"
-        f"Files at any depth whose names end in `.{ending}` have readings, one a line: day "
-        "(YYYY-MM-DD), sensor and a whole number, separated by "
-        "single spaces. No sensor has two readings of the same day. All other files are to be ignored.\n\n"
+        f"{archive} is an archive that holds files and further archives, and those hold archives again. They "
+        "are zip, tar and gzipped tar archives, and their names do not tell which.\n\n"
+        f"Files at any depth whose names end in `.{ending}` have readings, one a line: day (YYYY-MM-DD), "
+        "sensor and a whole number, separated by single spaces. No sensor has two readings of the same day. "
+        "All other files are to be ignored.\n\n"
         f"{early}For each sensor find {rule}. Write {out} with a line for each sensor: sensor, day and "
-        "value, separated by single spaces, sorted "
-        "by sensor in byte order. Sensors without readings that count are left out."
+        "value, separated by single spaces, sorted by sensor in byte order. Sensors without readings that "
+        "count are left out."
     )
     solution = fill(
         NEST,

@@ -91,17 +91,20 @@ def binary_records(rng: random.Random) -> TerminalDraft:
         "Please turn a binary file into a table.",
     )
     instruction = (
-        f"{opening} "
-        f"{source} is such a file. All numbers in it are {'little' if order == '<' else 'big'} "
+        f"{opening} {source} is such a file. All numbers in it are {'little' if order == '<' else 'big'} "
         "endian, and nothing is padded:\n\n"
-        f"- 4 bytes: the letters {magic}\n- unsigned 32-bit integer: how many records follow\n- "
-        "each record:\n  - unsigned 16-bit integer: the length of its body in bytes\n  - the "
-        "body\n  - unsigned 32-bit integer: the CRC-32 of the body (as zlib and gzip compute "
-        "it)\n\n"
-        f"The body of a record consists of, in this order:\n\n{listed}\n  - the rest: a name in UTF-8\n\n"
-        f"Write {out} (UTF-8) with the header `{','.join(['name', *names])}`, then a line for "
-        "each record whose checksum is right, in the order of the file, numbers in decimal, and "
-        "as the last line `broken,N`, where N is how many records have a wrong checksum."
+        f"- 4 bytes: the letters {magic}\n"
+        "- unsigned 32-bit integer: how many records follow\n"
+        "- each record:\n"
+        "  - unsigned 16-bit integer: the length of its body in bytes\n"
+        "  - the body\n"
+        "  - unsigned 32-bit integer: the CRC-32 of the body (as zlib and gzip compute it)\n\n"
+        "The body of a record consists of, in this order:\n\n"
+        f"{listed}\n"
+        "  - the rest: a name in UTF-8\n\n"
+        f"Write {out} (UTF-8) with the header `{','.join(['name', *names])}`, then a line for each record "
+        "whose checksum is right, in the order of the file, numbers in decimal, and as the last line "
+        "`broken,N`, where N is how many records have a wrong checksum."
     )
     return TerminalDraft(
         title="Read binary records",

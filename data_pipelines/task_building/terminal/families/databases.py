@@ -133,21 +133,20 @@ def database_report(rng: random.Random) -> TerminalDraft:
         "We need numbers for the library's yearly report.",
     )
     instruction = (
-        f"{opening} {database} is an SQLite database (there is no sqlite3 program here, but "
-        "Python has the module) with the tables `members` (id, name, city, active), `books` "
-        "(id, title, genre) and `loans` "
-        "(id, member, book, taken, due, returned, fee), where `member` and `book` are ids of the "
-        "other tables and days are texts like 2024-03-09.\n\n"
-        f"For each {GROUPS[group][0]}, give {MEASURES[measure][0]}. {condition} Leave out groups "
-        f"with fewer than {least} loans (of those that count). A loan whose member or book is "
-        "not in its table does not count.\n\n"
-        f"Write {out}: CSV with the header `{group},{measure}`, the largest `{measure}` first, "
-        f"equal ones by `{group}` in byte order. Do not change the database."
+        f"{opening} {database} is an SQLite database (there is no sqlite3 program here, but Python has the "
+        "module) with the tables `members` (id, name, city, active), `books` (id, title, genre) and `loans` "
+        "(id, member, book, taken, due, returned, fee), where `member` and `book` are ids of the other "
+        "tables and days are texts like 2024-03-09.\n\n"
+        f"For each {GROUPS[group][0]}, give {MEASURES[measure][0]}. {condition} Leave out groups with fewer "
+        f"than {least} loans (of those that count). A loan whose member or book is not in its table does not "
+        "count.\n\n"
+        f"Write {out}: CSV with the header `{group},{measure}`, the largest `{measure}` first, equal ones by "
+        f"`{group}` in byte order. Do not change the database."
     )
     load = (
         'python3 -c "import sqlite3; '
-        f"sqlite3.connect('{database}').executescript(open('/app/dump.sql').read())\"\nrm "
-        "/app/dump.sql"
+        f"sqlite3.connect('{database}').executescript(open('/app/dump.sql').read())\"\n"
+        "rm /app/dump.sql"
     )
     solution = fill(
         SOLUTION,
@@ -180,10 +179,9 @@ def database_report(rng: random.Random) -> TerminalDraft:
 def _library(rng: random.Random, connection) -> list[dict]:
     """Fill the tables; the loans whose member and book are there, with what those tables say."""
     connection.executescript(
-        "CREATE TABLE members (id INTEGER PRIMARY KEY, name TEXT, city TEXT, active INTEGER);"
-        "CREATE TABLE books (id INTEGER PRIMARY KEY, title TEXT, genre TEXT);"
-        "CREATE TABLE loans (id INTEGER PRIMARY KEY, member INTEGER, book INTEGER, taken TEXT, "
-        "due TEXT, returned TEXT, fee INTEGER);"
+        "CREATE TABLE members (id INTEGER PRIMARY KEY, name TEXT, city TEXT, active INTEGER);CREATE TABLE "
+        "books (id INTEGER PRIMARY KEY, title TEXT, genre TEXT);CREATE TABLE loans (id INTEGER PRIMARY KEY, "
+        "member INTEGER, book INTEGER, taken TEXT, due TEXT, returned TEXT, fee INTEGER);"
     )
     members = {
         number: (name, rng.choice(REGIONS), rng.choice([0, 1, 1]))

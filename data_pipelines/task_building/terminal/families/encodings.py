@@ -118,18 +118,14 @@ def convert_texts(rng: random.Random) -> TerminalDraft:
         "These texts were collected from old and new computers.",
     )
     instruction = (
-        f"{opening} "
-        f"Convert all files below {root} whose names end in {listed} to UTF-8 without a byte "
-        "order "
+        f"{opening} Convert all files below {root} whose names end in {listed} to UTF-8 without a byte order "
         "mark and with line feeds as line ends, in place; other files stay as they are.\n\n"
-        "A file that begins with a UTF-8 or UTF-16 byte order mark is in that encoding. Without "
-        f"a mark it is UTF-8 if all of it is valid UTF-8, and {LEGACY[legacy]} if not. Line ends "
-        "may be CR LF, CR or LF; each becomes one LF, and a file whose "
-        "last line has no line end gets one.\n\n"
-        f"Write {out} with a line for each of these files (changed or not), sorted by path in "
-        f"byte order: the path relative to {root}, a tab, what the file was (`utf-8`, "
-        "`utf-8-bom`, `utf-16` or `legacy`), a space, and `changed` if its bytes are other ones "
-        "now, else `same`."
+        "A file that begins with a UTF-8 or UTF-16 byte order mark is in that encoding. Without a mark it "
+        f"is UTF-8 if all of it is valid UTF-8, and {LEGACY[legacy]} if not. Line ends may be CR LF, CR or "
+        "LF; each becomes one LF, and a file whose last line has no line end gets one.\n\n"
+        f"Write {out} with a line for each of these files (changed or not), sorted by path in byte order: "
+        f"the path relative to {root}, a tab, what the file was (`utf-8`, `utf-8-bom`, `utf-16` or "
+        "`legacy`), a space, and `changed` if its bytes are other ones now, else `same`."
     )
     return TerminalDraft(
         title="Unify encodings and line ends",

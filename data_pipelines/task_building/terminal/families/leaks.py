@@ -99,20 +99,17 @@ def find_tokens(rng: random.Random) -> TerminalDraft:
         "Please look for tokens that somebody left behind.",
     )
     instruction = (
-        f"{opening} "
-        f"Search all files below {root}, hidden ones too.\n\n"
-        f"A token is `{prefix}_`, then {size} characters out of A to Z and 2 to 7, then two "
-        "check digits; no letter, digit or underscore stands directly before or after it. Give "
-        "the characters A to Z and 2 to 7 the values 0 to 31 in this order; the sum over all "
-        f"{size} characters of value times place "
-        "(the first place is 1), modulo 97, must be the two check digits. What only looks like a "
-        "token is of no interest.\n\n"
-        "Tokens occur as plain text, or within a text that is written in base64 (the usual "
-        "alphabet with + and /) or as lower-case hexadecimal digits; each such encoded text is "
-        "on one line and stands between white space.\n\n"
-        f"Write {out} with a line for each token: the file's path relative to {root}, a tab, "
-        "`plain`, `base64` or `hex`, a tab, and the token; sorted in byte order. Change nothing "
-        f"below {root}."
+        f"{opening} Search all files below {root}, hidden ones too.\n\n"
+        f"A token is `{prefix}_`, then {size} characters out of A to Z and 2 to 7, then two check digits; no "
+        "letter, digit or underscore stands directly before or after it. Give the characters A to Z and 2 "
+        f"to 7 the values 0 to 31 in this order; the sum over all {size} characters of value times place "
+        "(the first place is 1), modulo 97, must be the two check digits. What only looks like a token is "
+        "of no interest.\n\n"
+        "Tokens occur as plain text, or within a text that is written in base64 (the usual alphabet with + "
+        "and /) or as lower-case hexadecimal digits; each such encoded text is on one line and stands "
+        "between white space.\n\n"
+        f"Write {out} with a line for each token: the file's path relative to {root}, a tab, `plain`, "
+        f"`base64` or `hex`, a tab, and the token; sorted in byte order. Change nothing below {root}."
     )
     return TerminalDraft(
         title="Find leaked tokens",

@@ -120,16 +120,14 @@ def log_report(rng: random.Random) -> TerminalDraft:
         "We need a table from the web server's access logs, which lie in /app/logs.",
     )
     instruction = (
-        f"{opening} Some are compressed with gzip (`.gz`); all of them belong together. A "
-        "request is a line like\n\n"
+        f"{opening} Some are compressed with gzip (`.gz`); all of them belong together. A request is a line "
+        "like\n\n"
         f"    {_line(rows[0])}\n\n"
-        "(client address, a dash, user, time, request line, status, bytes sent, user agent). "
-        "Other lines are noise "
-        "from a crashed process: ignore them.\n\n"
+        "(client address, a dash, user, time, request line, status, bytes sent, user agent). Other lines "
+        "are noise from a crashed process: ignore them.\n\n"
         f"For each {KEYS[key][0]}, give {MEASURES[measure][0]}. {text}\n\n"
-        f"Write {out} as {shape}. Sort by `{measure}`, largest first, and rows with equal values "
-        f"by `{key}` in "
-        f"byte order. {limit} Leave the logs as they are."
+        f"Write {out} as {shape}. Sort by `{measure}`, largest first, and rows with equal values by `{key}` "
+        f"in byte order. {limit} Leave the logs as they are."
     )
     solution = fill(
         SOLUTION,

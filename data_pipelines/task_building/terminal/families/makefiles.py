@@ -75,17 +75,16 @@ def fix_makefile(rng: random.Random) -> TerminalDraft:
     header = f"== {rng.choice(WORDS)} ==\n"
     instruction = (
         f"The Makefile in {project} does not work. It should do this:\n\n"
-        "- `make` (or `make all`) turns every src/NAME.part into build/NAME.up: the text of "
-        f"header.txt, followed by the part in upper case; then it writes {out}, which is all of "
-        "them joined in "
-        "byte order of their names\n"
-        f"- when a part or header.txt changes, the next `make` brings {out} up to date; when "
-        f"nothing has changed, `make` leaves {out} untouched\n"
-        f"- `make clean` removes the folder build and {out}, and works also when there are files "
-        "called `clean` or `all`\n"
+        "- `make` (or `make all`) turns every src/NAME.part into build/NAME.up: the text of header.txt, "
+        f"followed by the part in upper case; then it writes {out}, which is all of them joined in byte "
+        "order of their names\n"
+        f"- when a part or header.txt changes, the next `make` brings {out} up to date; when nothing has "
+        f"changed, `make` leaves {out} untouched\n"
+        f"- `make clean` removes the folder build and {out}, and works also when there are files called "
+        "`clean` or `all`\n"
         "- sources are never changed\n\n"
-        f"Repair {project}/Makefile. It will be tried with other parts and another header, in a "
-        f"copy of the folder; build the result in {project} as well."
+        f"Repair {project}/Makefile. It will be tried with other parts and another header, in a copy of the "
+        f"folder; build the result in {project} as well."
     )
     tries = _trials(project, out, {**hidden, "header.txt": "our header\n"}, part)
     return TerminalDraft(

@@ -66,22 +66,18 @@ def set_modes(rng: random.Random) -> TerminalDraft:
         "We want one script that sets the modes of a whole folder.",
     )
     instruction = (
-        f"{opening} Write {path}, executable, called as `{path} FOLDER`. It sets the modes of "
-        "FOLDER itself and of "
-        "everything below it by these rules, a later one taking precedence over an earlier one:\n\n"
+        f"{opening} Write {path}, executable, called as `{path} FOLDER`. It sets the modes of FOLDER itself "
+        "and of everything below it by these rules, a later one taking precedence over an earlier one:\n\n"
         f"1. folders: {folders}\n"
         f"2. regular files: {files}\n"
         f"3. programs, which are the files whose first two bytes are `#!` whatever their names: {programs}\n"
         f"4. secrets, which are the files whose names end in `.{secret}` and all files in or below a folder "
         f"called `{private}`: {secrets}\n\n"
-        "Then it prints a line for everything below FOLDER (files and folders, without FOLDER "
-        "itself): the octal "
-        "mode, a space, and the path relative to FOLDER without a leading ./, sorted by path in "
-        "byte order; nothing "
-        "else on standard output. It changes nothing of what is in the files, and a second run "
-        "changes nothing. Names may "
-        "hold spaces.\n\nThere is a folder /app/example to try it on. It will be tried on other "
-        "folders, which belong to "
+        "Then it prints a line for everything below FOLDER (files and folders, without FOLDER itself): the "
+        "octal mode, a space, and the path relative to FOLDER without a leading ./, sorted by path in byte "
+        "order; nothing else on standard output. It changes nothing of what is in the files, and a second "
+        "run changes nothing. Names may hold spaces.\n\n"
+        "There is a folder /app/example to try it on. It will be tried on other folders, which belong to "
         f"whoever runs it; FOLDER itself is never called `{private}`."
     )
     return TerminalDraft(
@@ -213,17 +209,14 @@ def repair_links(rng: random.Random) -> TerminalDraft:
             lines.append(f"removed {link}")
     lines.sort(key=lambda line: line.split(" ", 1)[1])
     instruction = (
-        f"Files below {root}/{store} were moved around, and many symbolic links below {root} now "
-        "point to nothing. For each such "
-        "dangling link, take the file name of its target (the part after the last slash) and "
-        "look for regular files of exactly that name "
-        f"anywhere below {root}/{store}:\n\n"
+        f"Files below {root}/{store} were moved around, and many symbolic links below {root} now point to "
+        "nothing. For each such dangling link, take the file name of its target (the part after the last "
+        f"slash) and look for regular files of exactly that name anywhere below {root}/{store}:\n\n"
         "- there is exactly one: make the link point to it, with a relative target\n"
         "- there is none, or more than one: remove the link\n\n"
         "Links that work stay as they are, and no file is moved, made or deleted.\n\n"
-        f"Write {out} with a line for each link that was dangling: `repaired PATH` or `removed "
-        "PATH`, with the link's path "
-        f"relative to {root}, sorted by PATH in byte order."
+        f"Write {out} with a line for each link that was dangling: `repaired PATH` or `removed PATH`, with "
+        f"the link's path relative to {root}, sorted by PATH in byte order."
     )
     return TerminalDraft(
         title="Repair dangling links",

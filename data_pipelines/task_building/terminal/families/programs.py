@@ -56,16 +56,15 @@ def write_program(rng: random.Random) -> TerminalDraft:
         "Write a program for the command line.",
     )
     instruction = (
-        f"{opening} "
-        "It is to be "
-        f"{path}, executable, in any language that is there (the first line says which "
-        "interpreter runs it), without packages beyond what is installed. "
-        f"It is called as `{command}` and reads standard input. {specification.text}\n\n"
-        "On wrong input it prints nothing on standard output, one line that says why on "
-        f"standard error, and exits with status {refused}; else it exits with status 0. Every "
-        "line of "
-        "output ends with a line feed. For example, the input\n\n"
-        f"{_indented(shown[0])}\n\ngives\n\n{_indented(shown[1])}\n\n"
+        f"{opening} It is to be {path}, executable, in any language that is there (the first line says which "
+        f"interpreter runs it), without packages beyond what is installed. It is called as `{command}` and "
+        f"reads standard input. {specification.text}\n\n"
+        "On wrong input it prints nothing on standard output, one line that says why on standard error, and "
+        f"exits with status {refused}; else it exits with status 0. Every line of output ends with a line "
+        "feed. For example, the input\n\n"
+        f"{_indented(shown[0])}\n\n"
+        "gives\n\n"
+        f"{_indented(shown[1])}\n\n"
         f"{path} will be tried on other inputs, right and wrong ones."
     )
     solution = fill(

@@ -123,15 +123,13 @@ def find_commit(rng: random.Random) -> TerminalDraft:
         f"{service} behaves oddly since a recent change.",
     )
     instruction = (
-        f"{opening} The reason is in {repository}, a git repository: in {file} the value of "
-        f"`{key}` should be {good}, but on branch main it is {bad}. "
-        "It may have been wrong and mended before; what matters is the last commit that changed "
-        "it to the wrong value.\n\n"
-        f"1. Write {out} with three lines about that commit: its full hash, its author's name, "
-        "and the first line of its message.\n"
-        f"2. Set `{key}` to {good} again, change nothing else, and commit that on main as one "
-        f"commit with the message `{message}`. Do not "
-        "rewrite the history. Leave the working tree clean."
+        f"{opening} The reason is in {repository}, a git repository: in {file} the value of `{key}` should "
+        f"be {good}, but on branch main it is {bad}. It may have been wrong and mended before; what matters "
+        "is the last commit that changed it to the wrong value.\n\n"
+        f"1. Write {out} with three lines about that commit: its full hash, its author's name, and the first "
+        "line of its message.\n"
+        f"2. Set `{key}` to {good} again, change nothing else, and commit that on main as one commit with "
+        f"the message `{message}`. Do not rewrite the history. Leave the working tree clean."
     )
     solution = fill(
         BLAME, repository=repository, file=file, key=key, good=good, bad=bad, out=out, message=message
@@ -248,16 +246,15 @@ def restore_deleted(rng: random.Random) -> TerminalDraft:
         history.commit(next(subjects), {f"src/{rng.choice(WORDS)}.txt": f"{rng.random()}\n"})
     message = f"Bring back {name}"
     instruction = (
-        f"Somebody deleted a file called {name} from the git repository {repository}, and we "
-        "need it again. The difficulty: there were several files of that name in "
-        "different folders, all deleted by now at different times. The right one is the one "
-        f"whose last version had the line\n\n    {mark}\n\n"
+        f"Somebody deleted a file called {name} from the git repository {repository}, and we need it again. "
+        "The difficulty: there were several files of that name in different folders, all deleted by now at "
+        "different times. The right one is the one whose last version had the line\n\n"
+        f"    {mark}\n\n"
         "(exactly that line).\n\n"
-        "Bring it back on branch main, at the path where it was, with the content that it had "
-        "just before it was deleted, in one new commit "
-        f"with the message `{message}` that changes nothing else. Do not rewrite the history, "
-        "and leave the working tree clean. Write the file's path "
-        f"relative to the repository to {out}."
+        "Bring it back on branch main, at the path where it was, with the content that it had just before "
+        f"it was deleted, in one new commit with the message `{message}` that changes nothing else. Do not "
+        "rewrite the history, and leave the working tree clean. Write the file's path relative to the "
+        f"repository to {out}."
     )
     return TerminalDraft(
         title=f"Bring back {name}",
@@ -382,20 +379,17 @@ def merge_branch(rng: random.Random) -> TerminalDraft:
     history.commit(other, {file: _limits(theirs), "src/theirs.txt": f"{other}\n"}, branch=branch, parent=fork)
     message = f"Merge {branch}"
     instruction = (
-        f"Please merge the branch {branch} into main in the git repository {repository}. {file} "
-        "was changed on both sides and conflicts. It is a comment line "
-        "`# limits` followed by lines `name = number` in the order of their names. Resolve it "
-        "like this, for each name:\n\n"
+        f"Please merge the branch {branch} into main in the git repository {repository}. {file} was changed "
+        "on both sides and conflicts. It is a comment line `# limits` followed by lines `name = number` in "
+        "the order of their names. Resolve it like this, for each name:\n\n"
         "- changed, added or removed on one side only: that is what counts\n"
-        "- changed to different numbers on both sides: the "
-        f"{'larger' if rule == 'max' else 'smaller'} of the two numbers counts\n"
+        f"- changed to different numbers on both sides: the {'larger' if rule == 'max' else 'smaller'} of "
+        "the two numbers counts\n"
         "- changed on one side and removed on the other: the changed number stays\n\n"
-        "Keep the form of the file: the comment line first, then all names in byte order, one "
-        "space on each side of the equals sign. All other files are merged as git does it. The "
-        "result "
-        "must be one merge commit on main, whose first parent is main as it was and whose "
-        f"second parent is {branch}, with the message `{message}`. Leave main checked out and "
-        "the working tree clean."
+        "Keep the form of the file: the comment line first, then all names in byte order, one space on each "
+        "side of the equals sign. All other files are merged as git does it. The result must be one merge "
+        f"commit on main, whose first parent is main as it was and whose second parent is {branch}, with the "
+        f"message `{message}`. Leave main checked out and the working tree clean."
     )
     return TerminalDraft(
         title=f"Merge {branch}",

@@ -90,18 +90,15 @@ def cron_times(rng: random.Random) -> TerminalDraft:
         "Please work out a schedule.",
     )
     instruction = (
-        f"{opening} "
-        f"{crontab} has lines of the form `minute hour day month weekday command`, and comment "
-        "lines that begin with `#`. A field is `*` or a "
-        "list, separated by commas, of numbers and ranges `a-b`; `*` and a range may be followed "
-        "by `/n`, which means every n-th value from the beginning of the range on. Weekdays are "
-        "0 to 7, 0 and 7 both being Sunday. A command runs at every minute at which minute, hour "
-        "and month fit and "
-        "the day fits: when neither day nor weekday is `*`, it is enough that one of the two "
-        "fits, otherwise both must fit.\n\n"
-        f"For each command find the first {count} times strictly after {start:%Y-%m-%d %H:%M} at "
-        f"which it runs. Write them all to {out}, a line each: `YYYY-MM-DD HH:MM COMMAND` (the "
-        "command as in the crontab, with its arguments), sorted in byte order."
+        f"{opening} {crontab} has lines of the form `minute hour day month weekday command`, and comment "
+        "lines that begin with `#`. A field is `*` or a list, separated by commas, of numbers and ranges "
+        "`a-b`; `*` and a range may be followed by `/n`, which means every n-th value from the beginning of "
+        "the range on. Weekdays are 0 to 7, 0 and 7 both being Sunday. A command runs at every minute at "
+        "which minute, hour and month fit and the day fits: when neither day nor weekday is `*`, it is "
+        "enough that one of the two fits, otherwise both must fit.\n\n"
+        f"For each command find the first {count} times strictly after {start:%Y-%m-%d %H:%M} at which it "
+        f"runs. Write them all to {out}, a line each: `YYYY-MM-DD HH:MM COMMAND` (the command as in the "
+        "crontab, with its arguments), sorted in byte order."
     )
     solution = fill(
         SOLUTION,

@@ -49,25 +49,23 @@ WORDS_FAULTS = {
 }
 DESCRIBED = {
     "totals": (
-        "{path} FILE reads a file of lines `name amount` (amount is a whole number; lines with "
-        "more or fewer than two fields are ignored) and prints `name total` for each "
-        "name, the largest total first and equal totals by name in byte order.",
+        "{path} FILE reads a file of lines `name amount` (amount is a whole number; lines with more or "
+        "fewer than two fields are ignored) and prints `name total` for each name, the largest total first "
+        "and equal totals by name in byte order.",
         TOTALS,
         TOTALS_FAULTS,
     ),
     "biggest": (
-        "{path} FOLDER N prints the N largest regular files at any depth below FOLDER (all of "
-        "them if there are fewer), a line each: size in bytes, a space, and the path relative to "
-        "FOLDER. The largest "
-        "comes first, equal sizes by path in byte order.",
+        "{path} FOLDER N prints the N largest regular files at any depth below FOLDER (all of them if "
+        "there are fewer), a line each: size in bytes, a space, and the path relative to FOLDER. The "
+        "largest comes first, equal sizes by path in byte order.",
         BIGGEST,
         BIGGEST_FAULTS,
     ),
     "words": (
-        "{path} FILE... prints each word of all the files together, in lower case, with a space "
-        "and how often it comes. A word is a run of the letters a to z, upper and lower case "
-        "being the same. The most frequent "
-        "word comes first, equally frequent ones in alphabetical order.",
+        "{path} FILE... prints each word of all the files together, in lower case, with a space and how "
+        "often it comes. A word is a run of the letters a to z, upper and lower case being the same. The "
+        "most frequent word comes first, equally frequent ones in alphabetical order.",
         WORDS_SH,
         WORDS_FAULTS,
     ),
@@ -124,13 +122,12 @@ def fix_script(rng: random.Random) -> TerminalDraft:
         "One of our scripts gives wrong results.",
     )
     instruction = (
-        f"{opening} "
-        f"{description.format(path=path)}\n\n"
-        "Names of files and folders may hold spaces. The script must work with bash and the "
-        f"usual tools of a Debian system.\n\nFor example, `{path} {shown}` should print what is "
-        "in "
-        f"/app/example/expected.txt. Repair {path} (keep it executable); it will be tried on "
-        "other inputs. Nothing else may be printed on standard output."
+        f"{opening} {description.format(path=path)}\n\n"
+        "Names of files and folders may hold spaces. The script must work with bash and the usual tools of "
+        "a Debian system.\n\n"
+        f"For example, `{path} {shown}` should print what is in /app/example/expected.txt. Repair {path} "
+        "(keep it executable); it will be tried on other inputs. Nothing else may be printed on standard "
+        "output."
     )
     solution = fill(
         FIX, path=path, right=right, example=shown, remarks="\n".join(REMARKS[name] for name in broken)

@@ -125,16 +125,15 @@ def table_join(rng: random.Random) -> TerminalDraft:
     )
     small = f", and orders of less than {least}.00" if least else ""
     instruction = (
-        f"{opening} /app/data/orders.csv has the columns order, customer, amount, state and "
-        "note, separated by "
-        f"`{delimiter}` (fields may be quoted as CSV quotes them); /app/data/customers.jsonl has "
-        "one JSON object a "
-        f"line with id, name, region, plan and channel. `customer` of an order is the `id` of a customer.\n\n"
+        f"{opening} /app/data/orders.csv has the columns order, customer, amount, state and note, separated "
+        f"by `{delimiter}` (fields may be quoted as CSV quotes them); /app/data/customers.jsonl has one JSON "
+        "object a line with id, name, region, plan and channel. `customer` of an order is the `id` of a "
+        "customer.\n\n"
         f"Leave out orders whose state is {' or '.join(dropped)}{small}. Of the others, count those whose "
         f"customer is not in customers.jsonl, and put the rest together for each {group}.\n\n"
         f"Write {out}: a JSON object with `unknown_customers` (the count) and `groups`, a list of objects "
-        f"`{group}`, `orders` (how many) and `{measure}` ({named} as text with exactly two decimals), "
-        f"sorted by `{group}` alphabetically. Groups without orders are left out."
+        f"`{group}`, `orders` (how many) and `{measure}` ({named} as text with exactly two decimals), sorted "
+        f"by `{group}` alphabetically. Groups without orders are left out."
     )
     solution = fill(
         JOIN,
@@ -252,12 +251,11 @@ def table_clean(rng: random.Random) -> TerminalDraft:
     rows = sorted(clean.values(), key=(lambda row: (row[3], row[0])) if by_date else (lambda row: row[0]))
     order = f"by `{when}`, earliest first, and then by `{key}`" if by_date else f"by `{key}`"
     instruction = (
-        f"{source} was exported by hand and is a mess. Please write a clean copy to {out} "
-        "(UTF-8, comma-separated, lines "
-        f"that end with a line feed) with the header `{key},name,email,{when}`:\n\n"
+        f"{source} was exported by hand and is a mess. Please write a clean copy to {out} (UTF-8, "
+        f"comma-separated, lines that end with a line feed) with the header `{key},name,email,{when}`:\n\n"
         "- no white space at the ends of cells or column names, and single spaces within\n"
-        f"- `{when}` as YYYY-MM-DD; the export has dates such as 2019-07-04, 04.07.2019 (day "
-        "first) and Jul 4, 2019\n"
+        f"- `{when}` as YYYY-MM-DD; the export has dates such as 2019-07-04, 04.07.2019 (day first) and Jul "
+        "4, 2019\n"
         "- `email` in lower case\n"
         f"- rows without `{key}` or without `{when}` are dropped\n"
         f"- where a `{key}` comes more than once, the last of its rows that was not dropped counts\n"

@@ -87,16 +87,13 @@ def rename_word(rng: random.Random) -> TerminalDraft:
     lines.sort(key=lambda line: line.split(" ", 1)[1])
     listed = ", ".join(f"`.{kind}`" for kind in kinds)
     instruction = (
-        f"`{old}` is to be called `{new}` from now on. Replace it in the files below {root} "
-        f"whose names end in {listed}, but "
-        f"only where it stands as a whole word: `{near[0]}`, `{near[1]}` and the like are other "
-        "words (letters, digits "
-        f"and the underscore make up a word). Do not touch {root}/{excluded} (folders of that "
-        "name further down are "
-        "ordinary folders), other kinds of files, or anything else.\n\n"
-        f"Write {out} with a line for each changed file: how many times the word was replaced in "
-        "it, a space, and its path "
-        f"relative to {root}. Sort the lines by path in byte order."
+        f"`{old}` is to be called `{new}` from now on. Replace it in the files below {root} whose names end "
+        f"in {listed}, but only where it stands as a whole word: `{near[0]}`, `{near[1]}` and the like are "
+        f"other words (letters, digits and the underscore make up a word). Do not touch {root}/{excluded} "
+        "(folders of that name further down are ordinary folders), other kinds of files, or anything "
+        "else.\n\n"
+        f"Write {out} with a line for each changed file: how many times the word was replaced in it, a "
+        f"space, and its path relative to {root}. Sort the lines by path in byte order."
     )
     solution = fill(
         RENAME,
@@ -204,13 +201,11 @@ def remove_copies(rng: random.Random) -> TerminalDraft:
         f"The disk is full of copies: clean up {root}.",
     )
     instruction = (
-        f"{opening} Two files are copies when their content is the same, whatever their names. "
-        f"Of each group keep {rule} "
-        f"(paths relative to {root}, without a leading ./), and delete the others. Do not change "
+        f"{opening} Two files are copies when their content is the same, whatever their names. Of each group "
+        f"keep {rule} (paths relative to {root}, without a leading ./), and delete the others. Do not change "
         "the files that stay.\n\n"
-        f"Write {out}: the path of each deleted file relative to {root}, one a line, sorted in "
-        "byte order, and as the "
-        "last line `total N`, where N is the sum of the sizes of the deleted files in bytes."
+        f"Write {out}: the path of each deleted file relative to {root}, one a line, sorted in byte order, "
+        "and as the last line `total N`, where N is the sum of the sizes of the deleted files in bytes."
     )
     solution = fill(COPIES, root=root, out=out, rule=rule, rank='gsub(/\\//, "/", $3)' if nearest else "0")
     return TerminalDraft(
