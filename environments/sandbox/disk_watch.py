@@ -1,8 +1,9 @@
 """A bound on what sandboxes write, for engines whose storage has no quotas.
 
-Once a second the engine counts what each container has written; one that is over its limit loses all its
-processes. What grows in that second goes beyond the limit, and files that are deleted while they are open do
-not count until their process ends: a storage driver with quotas has neither gap.
+Twice a second the engine counts what each container has written; one that is over its limit loses all its
+processes, and again only once it has grown further, so that files can be removed. What comes in that half
+second goes beyond the limit, and files that are deleted while they are open do not count until their process
+ends: a storage driver with quotas has neither gap.
 """
 
 import threading
@@ -11,7 +12,7 @@ import docker
 import docker.errors
 import requests
 
-PERIOD = 1.0  # seconds
+PERIOD = 0.5  # seconds
 
 
 class DiskWatch:
@@ -20,6 +21,7 @@ class DiskWatch:
     def __init__(self, api: docker.APIClient) -> None:
         self._api = api
         self._limits: dict[str, int] = {}  # bytes by container
+        self._full: dict[str, int | None] = {}  # bytes at the first count after it was stopped
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -32,6 +34,7 @@ class DiskWatch:
 
     def remove(self, identity: str) -> None:
         with self._lock:
+            self._full.pop(identity, None)
             if self._limits.pop(identity, None) is not None and not self._limits:
                 self._stop.set()
 
@@ -50,7 +53,15 @@ class DiskWatch:
             return []
         running = self._api.containers(size=True, filters={"id": list(limits)})
         sizes = {container["Id"]: container.get("SizeRw") or 0 for container in running}
-        full = [identity for identity, size in sizes.items() if size > limits.get(identity, size)]
+        full = []
+        for identity, size in sizes.items():
+            if size <= limits.get(identity, size):
+                self._full.pop(identity, None)
+            elif identity in self._full and self._full[identity] is None:
+                self._full[identity] = size
+            elif size > self._full.get(identity, 0):
+                self._full[identity] = None
+                full.append(identity)
         for identity in full:
             try:
                 self._api.kill(identity)

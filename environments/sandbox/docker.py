@@ -1,8 +1,8 @@
 """Sandboxes as Docker containers, for any engine that answers (``DOCKER_HOST``), local or remote.
 
 Limits are the engine's own. The one for the disk is, where its storage driver has quotas (btrfs, zfs,
-overlay2 on xfs with pquota); elsewhere no file grows beyond it, and a watch ends all processes of a sandbox
-that wrote more in sum (``disk_watch``).
+overlay2 on xfs with pquota); elsewhere a watch ends all processes of a sandbox that wrote more
+(``disk_watch``).
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class DockerBackend(Backend):
 
     def _create(self, image: Image, limits: Limits) -> str:
         api, memory, disk = self.engine.api, limits.memory_mb * 2**20, limits.disk_mb * 2**20
-        ulimits = {"nofile": OPEN_FILES, "core": 0} | ({} if self._quota else {"fsize": disk})
+        ulimits = {"nofile": OPEN_FILES, "core": 0}
         host = api.create_host_config(
             network_mode="none", mem_limit=memory, memswap_limit=memory, nano_cpus=int(limits.cpus * 1e9),
             pids_limit=limits.processes, cap_drop=["ALL"], security_opt=["no-new-privileges"],

@@ -99,6 +99,7 @@ class Execution:
         finally:
             self.close()
             stream.close()
+            self._socket.close()
 
     def close(self) -> None:
         self._closed = True

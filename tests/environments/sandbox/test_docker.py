@@ -279,20 +279,22 @@ def test_without_quotas_a_watch_ends_what_fills_the_disk(backend, build):
     watch = DiskWatch(backend.engine.api)
 
     async def fill(sandbox):
-        one = await sandbox.run("dd if=/dev/zero of=/big bs=1M count=33")
         watch._limits = {sandbox.identity: SMALL.disk_mb * 2**20}  # without its thread
         below = watch.check()
         many = "for i in {1..9}; do dd if=/dev/zero of=/big$i bs=1M count=8; done; sleep 900"
         result = await sandbox.run(many, seconds=900)  # the backend's own watch is at work
-        await sandbox.run("rm /big*")
-        return one, below, result, await sandbox.run("echo on")
+        kept = await sandbox.run("sleep 2; du -sm /big1 | cut -f1; rm /big*")
+        await sandbox.run(
+            "for i in {1..9}; do dd if=/dev/zero of=/big$i bs=1M count=8; done; sleep 900", seconds=900
+        )
+        return below, result, kept, await sandbox.run("rm /big*; echo on")
 
     if backend.engine.api.info()["Driver"] != "overlay2":
         pytest.skip("the engine's storage driver has quotas")
-    one, below, result, after = inside(backend, build(), fill)
-    assert one.returncode == 128 + signal.SIGXFSZ
+    below, result, kept, after = inside(backend, build(), fill)
     assert below == []
     assert (result.returncode, result.timed_out) == (137, False)
+    assert (kept.returncode, kept.output) == (0, "8\n")
     assert after.output == "on\n"
 
 
