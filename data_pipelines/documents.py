@@ -130,3 +130,12 @@ def read_batches(file: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         raise UserError(
             f"{file} is not a readable Parquet file, perhaps cut short ({reason}): replace or remove it"
         ) from None
+
+
+def python_texts(folder: Path) -> Iterator[str]:
+    """Texts of the Python documents of a folder, for look-ups in real code."""
+    for file in parquet_files(folder):
+        for batch in read_batches(file, ["text", "language"]):
+            for row in batch.to_pylist():
+                if row["language"] == "python":
+                    yield row["text"]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipelines.documents import parquet_files, read_batches
+from data_pipelines.documents import python_texts
 from environments.catalog import environments, find_family
 from environments.interface import MODES, Environment, Message, Mode, Task, is_heldout, play
 from pipeline.errors import UserError
@@ -56,7 +56,7 @@ class Chat:
 def run(context: Context) -> dict[str, float]:
     """Play, verify, de-duplicate and write the chats of the recipe."""
     section: SftDataSection = context.section
-    catalog = environments(_python_sources(context.inputs["curate"] / "documents"))
+    catalog = environments(python_texts(context.inputs["curate"] / "documents"))
     wanted = shares(section)
     rows, chats, seen = [], [], set()
     for (name, mode), count in wanted.items():
@@ -166,14 +166,6 @@ def switch_off(answers: list[Message], mode: Mode, rng: random.Random) -> bool:
     for message in answers[before : place + 1]:
         message.pop("reasoning_content", None)
     return True
-
-
-def _python_sources(folder: Path) -> Iterator[str]:
-    for file in parquet_files(folder):
-        for batch in read_batches(file, ["text", "language"]):
-            for row in batch.to_pylist():
-                if row["language"] == "python":
-                    yield row["text"]
 
 
 def _write(folder: Path, chats: list[Chat], rows: list[dict]) -> None:

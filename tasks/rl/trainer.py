@@ -2,9 +2,10 @@
 
 Three kinds of processes: this one trains and looks after the others; engines sample; a worker plays episodes.
 ``rollouts.ahead`` says how many steps the worker may be ahead: 0 is synchronous and repeats, up to the
-rounding of the engines' sums; above it rollouts and training overlap (paper section 4.1). Any of the processes may be killed:
-engines and worker are started again by this one, this one goes on from its last checkpoint, and as every
-group has a number that decides its task and seeds, none is lost or trained on twice.
+rounding of the engines' sums; above it rollouts and training overlap (paper section 4.1). Any of the
+processes may be killed: engines and worker are started again by this one, this one goes on from its last
+checkpoint, and as every group has a number that decides its task and seeds, none is lost or trained on
+twice.
 """
 
 import json

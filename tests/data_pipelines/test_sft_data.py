@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_pipelines import sft_data
-from data_pipelines.documents import Document, DocumentWriter
+from data_pipelines.documents import Document, DocumentWriter, python_texts
 from data_pipelines.sft_data import shares, switch_off
 from environments.catalog import environments
 from environments.interface import Verdict, is_heldout, play
@@ -119,7 +119,7 @@ def test_some_later_turns_answer_without_thinking(made):
 def test_every_chat_is_rewarded_when_played_again(made, curated):
     """From the file alone: the tasks are drawn again, their dialogues compared with what was written."""
     _, chats = made
-    catalog = environments(sft_data._python_sources(curated / "documents"))
+    catalog = environments(python_texts(curated / "documents"))
     dialogue = catalog["dialogue"]
     drawn = {}
     for seed in [*range(200), *range(3_333_333, 3_333_533), *range(6_666_666, 6_666_866)]:

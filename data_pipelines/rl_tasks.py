@@ -1,0 +1,57 @@
+"""Stage ``rl_tasks``: verifiable tasks for reinforcement learning, as many of each family.
+
+    python -m data_pipelines.rl_tasks --recipe tiny
+
+``tasks.jsonl`` holds a task a line, none of which is held out, no two of a family with one prompt. Families
+of few prompts give fewer. Which of them a policy learns from is decided by the stage that trains it.
+"""
+
+import json
+from collections.abc import Iterator
+
+from data_pipelines.documents import python_texts
+from environments.catalog import environments, find_family
+from environments.interface import Environment, Task
+from pipeline.errors import UserError
+from pipeline.recipe.rl import RlTasksSection
+from pipeline.stage import Context, run_stage
+
+DRAWS = 20  # for each task wanted, at most
+SEEDS_APART = 10_000_000  # between two data seeds
+FIRST_SEED = 5_000_000_000  # beyond those of sft_data, whose chats are other draws
+
+
+def run(context: Context) -> dict[str, float]:
+    """Draw and write the tasks of the recipe."""
+    section: RlTasksSection = context.section
+    catalog = environments(python_texts(context.inputs["curate"] / "documents"))
+    counts: dict[str, int] = {}
+    with open(context.out / "tasks.jsonl", "w") as file:
+        for done, name in enumerate(section.families):
+            environment, family = find_family(catalog, name)
+            found = list(distinct(environment, family, section.tasks_per_family, context.recipe.data_seed))
+            if not found:
+                raise UserError(f"{name} gave no task: leave it out of rl_tasks.families")
+            file.writelines(json.dumps(task.to_record(), ensure_ascii=False) + "\n" for task in found)
+            counts[name] = len(found)
+            context.progress.update("tasks", done + 1, len(section.families), "families", name)
+    (context.out / "manifest.json").write_text(json.dumps(counts, indent=2) + "\n")
+    return {"tasks/total": sum(counts.values()), "tasks/families": len(counts)}
+
+
+def distinct(environment: Environment, family: str, wanted: int, data_seed: int) -> Iterator[Task]:
+    """Training tasks with different prompts; fewer than ``wanted`` where there are no more."""
+    seen: set[str] = set()
+    first = FIRST_SEED + data_seed * SEEDS_APART
+    for seed in range(first, first + DRAWS * wanted):
+        if len(seen) == wanted:
+            return
+        task = environment.make_task(family, seed)
+        prompt = json.dumps([task.messages, task.truth], sort_keys=True)
+        if prompt not in seen:
+            seen.add(prompt)
+            yield task
+
+
+if __name__ == "__main__":
+    run_stage("rl_tasks", run)

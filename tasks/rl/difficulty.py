@@ -1,0 +1,89 @@
+"""How often the policy solves each task before it is trained: what is never or always solved teaches nothing.
+
+GLM-5 keeps tasks that its forerunner solves rarely and a stronger model can (paper section 3.2). Here the
+oracle of the environment is the stronger model, and the rate is that of the checkpoint that training starts
+from.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from environments.interface import Environment, Mode, Task
+from model.chat.tokenizer import Tokenizer
+from model.inference.decode import DecodeMode
+from model.inference.engine import Engine
+from model.transformer import Transformer
+from tasks.rl.engines.client import Sampling
+from tasks.rl.engines.local import LocalEngine
+from tasks.rl.gateway.gateway import Gateway
+from tasks.rl.rollout import Assignment, Limits, roll_out
+from tasks.rl.router import Router
+from tasks.rl.trajectory import mean_reward
+
+Pair = tuple[Task, Mode]
+LOCAL = "local"
+
+
+def solve_rates(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    catalog: dict[str, Environment],
+    pairs: Sequence[Pair],
+    *,
+    samples: int,
+    max_new_tokens: int,
+    seed: int,
+    limits: Limits,
+    at_once: int,
+    decode: DecodeMode | None = None,
+    tell: Callable[[int], None] = lambda done: None,
+) -> list[float | None]:
+    """The mean reward of ``samples`` rollouts of each pair; None where the environment always failed."""
+
+    async def run() -> list[float | None]:
+        engine = LocalEngine(Engine(model, decode=decode, max_waiting=at_once), tokenizer.stop_ids)
+        router = Router()
+        router.join(LOCAL)
+        gateway = Gateway(tokenizer, router, {LOCAL: engine}, Sampling(max_new_tokens))
+        slots, done = asyncio.Semaphore(at_once), 0
+
+        async def rate(number: int, pair: Pair) -> float | None:
+            nonlocal done
+            task, mode = pair
+            rng = random.Random(f"{seed}/difficulty/{number}")
+            assignments = [
+                Assignment(f"{number}/{sample}", str(number), task, mode, rng.randrange(2**62))
+                for sample in range(samples)
+            ]
+            async with slots:
+                environment = catalog[task.environment]
+                trajectories = [await roll_out(one, environment, gateway, limits) for one in assignments]
+            done += 1
+            tell(done)
+            return mean_reward(trajectories)
+
+        try:
+            return list(await asyncio.gather(*(rate(n, pair) for n, pair in enumerate(pairs))))
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+def curriculum(pairs: Sequence[Pair], rates: Sequence[float | None]) -> tuple[list[Pair], dict[str, float]]:
+    """The pairs that teach something, the easiest first, and what became of the others.
+
+    Where none is left, all that were judged stay: rates of a few samples are rough.
+    """
+    judged = [(pair, rate) for pair, rate in zip(pairs, rates, strict=True) if rate is not None]
+    useful = [(pair, rate) for pair, rate in judged if 0 < rate < 1]
+    chosen = sorted(useful or judged, key=lambda item: -item[1])
+    counts = {
+        "never": sum(rate == 0 for _, rate in judged),
+        "always": sum(rate == 1 for _, rate in judged),
+        "unjudged": len(pairs) - len(judged),
+        "kept": len(chosen),
+        "mean_rate": sum(rate for _, rate in judged) / max(len(judged), 1),
+    }
+    return [pair for pair, _ in chosen], counts

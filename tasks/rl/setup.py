@@ -1,0 +1,94 @@
+"""What the stages of reinforcement learning set up alike: tasks in modes, difficulty, services."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from environments.catalog import environments
+from environments.interface import Task
+from model.chat.tokenizer import Tokenizer
+from model.transformer import Transformer
+from pipeline.errors import UserError
+from pipeline.recipe.rl import ModeWeights, RlSection
+from pipeline.stage import Context
+from tasks.rl.difficulty import Pair, curriculum, solve_rates
+from tasks.rl.orchestrator import Window
+from tasks.rl.rollout import Limits
+from tasks.rl.worker import ServiceConfig
+
+
+def read_tasks(path: Path, families: Sequence[str]) -> dict[str, list[Task]]:
+    """The tasks of a file by family, those of ``families``. Raises ``UserError`` for a family without any."""
+    found: dict[str, list[Task]] = {name: [] for name in families}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        task = Task.from_record(json.loads(line))
+        found.get(f"{task.environment}/{task.family}", []).append(task)
+    for name, tasks in found.items():
+        if not tasks:
+            raise UserError(f"{path} has no task of {name}: add the family to rl_tasks.families")
+    return found
+
+
+def in_modes(tasks: Sequence[Task], modes: ModeWeights, seed: int) -> list[Pair]:
+    """Each task in one thinking mode, drawn by weight."""
+    rng = random.Random(f"{seed}/modes")
+    return [(task, rng.choices(list(modes), list(modes.values()))[0]) for task in tasks]
+
+
+def graded(
+    context: Context, model: Transformer, tokenizer: Tokenizer, pairs: dict[str, list[Pair]], samples: int
+) -> dict[str, list[Pair]]:
+    """Of each family the tasks that teach something, the easiest first; the rates go to the stage's facts.
+
+    Kept in the scratch folder: a stage that is started again does not measure twice.
+    """
+    path = context.scratch / "solve_rates.json"
+    flat = [(name, pair) for name, family in pairs.items() for pair in family]
+    if path.exists():
+        rates = json.loads(path.read_text())
+    else:
+        section: RlSection = context.section
+        rates = solve_rates(
+            model.eval(), tokenizer, environments(), [pair for _, pair in flat], samples=samples,
+            max_new_tokens=section.rollouts.max_new_tokens, seed=context.seed, limits=limits_of(section),
+            at_once=section.rollouts.at_once, decode=section.rollouts.decode,
+            tell=lambda done: context.progress.update("difficulty", done, len(flat), "tasks"),
+        )  # fmt: skip
+        path.write_text(json.dumps(rates))
+    chosen = {}
+    for name in pairs:
+        own = [rate for (family, _), rate in zip(flat, rates, strict=True) if family == name]
+        chosen[name], counts = curriculum(pairs[name], own)
+        context.facts |= {f"difficulty/{name}/{key}": value for key, value in counts.items()}
+        if not chosen[name]:
+            raise UserError(f"no task of {name} could be judged: see to its environment, or leave it out")
+    return chosen
+
+
+def services_of(context: Context, pairs: dict[str, list[Pair]]) -> list[ServiceConfig]:
+    """A service a family, its tasks in a file of the run's folder."""
+    section: RlSection = context.section
+    services = []
+    for name, family in pairs.items():
+        path = context.scratch / "tasks" / f"{name.replace('/', '.')}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({**task.to_record(), "mode": mode}) for task, mode in family]
+        path.write_text("".join(f"{line}\n" for line in lines))
+        services.append(
+            ServiceConfig(
+                name=name, weight=section.families[name], tasks=path, turns=section.rollouts.turns,
+                seconds=section.rollouts.seconds,
+            )
+        )  # fmt: skip
+    return services
+
+
+def limits_of(section: RlSection) -> Limits:
+    return Limits(turns=section.rollouts.turns, seconds=section.rollouts.seconds)
+
+
+def easier_half_first(section: RlSection, share: float) -> list[Window]:
+    """For ``share`` of the steps the easier half of the tasks alone."""
+    groups = int(section.steps * share) * section.rollouts.prompts_per_step
+    return [Window(groups, 0.0, 0.5)] if groups else []
