@@ -10,7 +10,7 @@ CLOSING = (
 
 
 def prompt(graph: Graph, question: Question) -> str:
-    sentences = " ".join(f"{_capital(statement_text(graph, question, s))}." for s in question.statements)
+    sentences = " ".join(f"{_sentence(graph, question, s)}." for s in question.statements)
     return f"{OPENING} {sentences} {CLOSING.format(asked=variable_name(question, 0))}"
 
 
@@ -46,5 +46,9 @@ def query(graph: Graph, question: Question, statement: Statement, path: list[str
     return pattern.format(subject=name(statement.subject), object=name(statement.object))
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _sentence(graph: Graph, question: Question, statement: Statement) -> str:
+    """With a capital, unless a name comes first, which stays as it is written."""
+    text = statement_text(graph, question, statement)
+    first = graph.relations[statement.relation].statement[:9]
+    term = {"{subject}": statement.subject, "{object} ": statement.object}.get(first)
+    return text if isinstance(term, str) else text[:1].upper() + text[1:]

@@ -23,6 +23,7 @@ from pipeline.recipe.data import (
 )
 from pipeline.recipe.evaluation import EvaluateSection, ReportSection
 from pipeline.recipe.model import ModelSection
+from pipeline.recipe.search import SearchTasksSection
 from pipeline.recipe.training import (
     DsaAdaptSection,
     DsaWarmupSection,
@@ -61,6 +62,7 @@ class Recipe(Section):
     midtrain_data: MidtrainDataSection
     sft_data: SftDataSection
     agent_tasks: AgentTasksSection
+    search_tasks: SearchTasksSection
     pretrain: PretrainSection
     midtrain: MidtrainSection
     dsa_warmup: DsaWarmupSection

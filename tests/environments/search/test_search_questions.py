@@ -103,7 +103,7 @@ def test_a_planted_second_answer_is_rejected(world, search, family):
 
 
 def test_a_generator_over_a_world_of_twins_gives_nothing(world):
-    """Where everything that is true of a realm is true of its double, no question about realms has one answer."""
+    """Where everything that is true of a realm is true of its double, no question has one answer."""
     made = world(seed=9, realms=12)
     twins = {
         e.id: made.add("realm", f"New{e.name}") for e in list(made.entities.values()) if e.kind == "realm"

