@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.sparse_mla.hopper import fits, launch_query_gradient
+from model.kernels.sparse_mla.hopper import fits
+from model.kernels.sparse_mla.hopper_backward import launch_query_gradient
 from model.kernels.sparse_mla.triton import FILL, LOG2E
 
 _INTERPRET = triton.knobs.runtime.interpret

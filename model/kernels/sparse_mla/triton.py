@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.sparse_mla.hopper import fits, launch
+from model.kernels.sparse_mla.hopper import fits
+from model.kernels.sparse_mla.hopper_forward import launch
 
 _INTERPRET = triton.knobs.runtime.interpret
 LOG2E = tl.constexpr(1.4426950408889634)
