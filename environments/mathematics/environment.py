@@ -106,6 +106,8 @@ async def is_equal(said: str, answer: str, kind: str, unit: str = "") -> bool | 
         ordered = kind == "tuple"
         values, right = read_numbers(said, ordered), read_numbers(answer, ordered)
         return values == right if ordered else values is not None and sorted(values) == sorted(right)
+    if said.replace(" ", "") == answer.replace(" ", ""):
+        return True  # saves SymPy a tenth of a second
     readable = _as_latex(said, kind)
     return False if readable is None else await checker().equal(answer, readable)
 

@@ -256,6 +256,21 @@ def test_hostile_answers_score_zero_in_bounded_time(family):
         assert verdicts([(task, say(content))])[0].reward == 0.0
 
 
+@pytest.mark.parametrize(
+    "family", ["quadratic", "inequality", "derivative", "log_integral", "distance", "circle", "box"]
+)
+def test_the_checker_reads_every_right_answer(family):
+    """The same answer in another spelling goes the whole way through the checker."""
+    for task in tasks(family, 6):
+        right = task.truth["answer"]
+        if task.truth["kind"] in ("exact", "expression"):
+            right = rf"1\cdot({right})"
+        spelled = right.replace(r"\frac", r"\dfrac").replace(r"\infty", r"{\infty}")
+        spelled = re.sub(r"\\\{(.*), (.*)\\\}", r"\\{\2, \1\\}", spelled)
+        attempts = [(task, say(rf"\boxed{{{text}}}")) for text in (right, spelled)]
+        assert [verdict.reward for verdict in verdicts(attempts)] == [1.0, 1.0], (task, spelled)
+
+
 def test_a_comparison_that_does_not_end_is_cut_off():
     assert asyncio.run(checker().equal(r"\sqrt{2}", "9^{9^{9}}")) is None
     assert asyncio.run(checker().equal(r"\sqrt{2}", r"\frac{2}{\sqrt{2}}")) is True
@@ -266,7 +281,8 @@ def test_a_broken_checker_gives_no_reward(monkeypatch):
 
     monkeypatch.setattr(module.sys, "executable", "/nonexistent/python")
     monkeypatch.setattr(module, "_checkers", {})
-    (verdict,) = verdicts([(task := tasks("box", 1)[0], MATHS.oracle(task, "off"))])
+    task = tasks("box", 1)[0]
+    (verdict,) = verdicts([(task, say(rf"\boxed{{1\cdot {task.truth['answer']}}}"))])
     assert verdict.reward is None and "cannot start the checker" in verdict.reason
 
 
