@@ -46,14 +46,14 @@ def country(name, borders, partners="", crops="", symbol="", capital="", **more)
 
 COUNTRIES = {
     "aa": country(
-        "Avalon", "Bohemia 1,200 km (including 9 km of lake); Zembla 3 km", "Bohemia 20%, USA 3%, Z&amp;Y 1% (2023)",
+        "Avalon", "Bohemia 1,200 km (9 km of lake); Zembla 3 km", "Bohemia 20%, USA 3%, Z&amp;Y 1% (2023)",
         "wheat, palm oil, oil (2023)", "lion (<em>Leo</em>); red rose", "Camelot (Old Camelot)",
         peak="Mount Badon (holy) 1,200 m", independence="1 May 1900 (from Zembla)", code=".av",
         currency="Avalon crowns (AVC) per US dollar -",
     ),
     "bb": country(
-        "Bohemia", "Avalon 1,200 km", "Avalon 5% (2023)", "small amounts of palm oil and winter wheat", "lion",
-        "Praha; Brno (seat of government)", independence="1918 (established)", code="Bohemia - .bo; Isle - .is",
+        "Bohemia", "Avalon 1,200 km", "Avalon 5% (2023)", "a little palm oil and winter wheat", "lion",
+        "Praha; Brno (seat of government)", independence="1918 (established)", code="one - .bo; two - .is",
     ),
     "zz": country("Zembla", "", "", "rye", "sea eagle, Lionfish", "Onhava"),
     "zy": country("Z&amp;Y", "none", "", "rye", "", "Yz"),
@@ -114,7 +114,7 @@ def test_names_and_what_gives_a_country_away(corpus):
 
 
 def supported(corpus, fact):
-    """Whether the line, or with the one after it, names the object or (of a border's other side) the subject."""
+    """Whether the line and the next name the object or, on a border's other side, the subject."""
     lines = corpus.documents[fact.document].lines[fact.line - 1 : fact.line + 1]
     text = f" {normal(' '.join(lines))} "
     return any(
