@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 Database = dict[str, Any]  # table -> id -> row; JSON throughout
@@ -140,7 +140,7 @@ class Case:
             "domain": domain,
             "database": self.database,
             "facts": self.facts,
-            "wishes": [asdict(wish) for wish in self.wishes],
+            "wishes": [{**vars(wish)} for wish in self.wishes],
             "plan": self.plan.steps,
             "stranger": self.stranger,
         }
@@ -158,9 +158,9 @@ CONFIRMATION = (
     "Go on only after a yes."
 )
 REFUSAL = (
-    "Do all that the user asks for and these rules allow. If a rule forbids it, say that you cannot do "
-    "it and name "
-    "the one rule that forbids it, as in 'I cannot do that (rule 4)'. Amounts have two decimals, as in 12.50."
+    "Do all that the user asks for and these rules allow. If a rule forbids it, say that you cannot do it and "
+    "name the one rule that forbids it, as in 'I cannot do that (rule 4)'. Amounts have two decimals, as in "
+    "12.50. Keep it short: no lists of amounts that were not asked for."
 )
 
 

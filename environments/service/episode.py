@@ -56,11 +56,11 @@ class ServiceEpisode(Episode):
         text = text if isinstance(text, str) else ""
         if len(text) > LONGEST:
             return self._end(f"a message is longer than {LONGEST} characters")
-        self._listen(text)
-        if message.get("tool_calls"):
+        if message.get("tool_calls"):  # text beside calls does not reach the user
             return self._take_calls(message["tool_calls"])
         if not text.strip():
             return self._end("a message is empty")
+        self._listen(text)
         return self._ask_user(text)
 
     async def verify(self) -> Verdict:
@@ -85,8 +85,6 @@ class ServiceEpisode(Episode):
 
     def _listen(self, text: str) -> None:
         """Note what an assistant's text tells while a wish is open, and what it must not tell."""
-        if self._user.over or not text.strip():
-            return
         number = self._user.current
         wish = self._task.truth["wishes"][number]
         numbers = set(re.findall(r"(?<![\w.])\d+(?:\.\d+)?", text))

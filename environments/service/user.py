@@ -29,6 +29,7 @@ REFUSED = re.compile(
     r"possible)\b",
     re.I,
 )
+ASKS = re.compile(r"\?|\bplease\b|\btell me\b|\bi need\b|\blet me know\b", re.I)
 CONFIRM = re.compile(r"\bconfirm", re.I)
 
 
@@ -49,7 +50,7 @@ class User:
     def reply(self, text: str, fulfilled: bool) -> tuple[str, bool]:
         """The user's next words and whether they are a yes. ``fulfilled``: nothing is left to be changed."""
         wish = self._wishes[self.current]
-        if "?" in text:
+        if ASKS.search(text):
             if CONFIRM.search(text):
                 wanted = wish["rule"] or not fulfilled
                 agreed = wanted and all(names(text, detail) for detail in wish["confirms"])

@@ -239,6 +239,13 @@ def test_bad_calls_are_errors_and_not_the_end():
     assert errors[0] == "there is no tool 'drop_tables'" and errors[1] == "there is no W0 among the orders"
 
 
+def test_text_beside_a_call_does_not_reach_the_user():
+    task = tasks("shop_cancel", 1)[0]
+    *before, last = SERVICE.oracle(task, "off")
+    whispered = call_message(None, "list_orders", customer="C1") | {"content": last["content"]}
+    assert "was not told" in outcome(task, [*before, whispered, answer(None, "That is done.")])[1].reason
+
+
 def test_endless_and_malformed_dialogues_end():
     task = tasks("shop_cancel", 1)[0]
     for message in (call_message(None, "find_customer", email="x"), answer(None, "What is the reason?")):
@@ -257,6 +264,8 @@ def test_the_user_tells_only_what_is_asked():
     assert user.reply("What is your shoe size?", False) == ("I do not know that.", False)
     assert user.reply("Do you confirm W12?", False) == (NO, False)
     assert user.reply("Do you confirm W1?", False) == (YES, True)
+    assert user.reply("Please tell me your e-mail.", False) == ("a@b", False)
+    assert user.reply("Please confirm W1.", False) == (YES, True)
     assert user.reply("I am working on it.", False) == (WAITING, False)
     assert not user.over
     user.reply("It is done.", True)
