@@ -158,9 +158,9 @@ CONFIRMATION = (
     "Go on only after a yes."
 )
 REFUSAL = (
-    "Do all that the user asks for and these rules allow. If a rule forbids it, say that you cannot do it and "
-    "name the one rule that forbids it, as in 'I cannot do that (rule 4)'. Amounts have two decimals, as in "
-    "12.50. Keep it short: no lists of amounts that were not asked for."
+    "Do all that the user asks for and these rules allow. If a rule forbids it, say that you cannot do it "
+    "and name the one rule that forbids it, as in 'I cannot do that (rule 4)'. Amounts have two decimals, as "
+    "in 12.50. Keep it short: no lists of amounts that were not asked for."
 )
 
 
