@@ -22,7 +22,7 @@ from environments.harbor.rubric import Line, rubric
 from environments.harbor.solution import solution_command
 from environments.harbor.task import HarborTask, load_task
 from environments.harbor.verifier import artifacts, make_folders, verify, work_directory
-from environments.sandbox.interface import Backend, Image, ImageError, SandboxError
+from environments.sandbox.interface import Backend, Image, ImageError, Sandbox, SandboxError
 from pipeline.errors import UserError
 
 SECRET_PLACES = ("/tests", "/solution")
@@ -108,19 +108,24 @@ async def _attempt(task: HarborTask, image: Image, backend: Backend, agent: str,
     start = time.monotonic()
     folders = [item.source for item in artifacts(task, image)]
     async with await backend.start(image, task.limits) as sandbox:
-        places = await sandbox.run(f"ls -d {' '.join(SECRET_PLACES)} 2> /dev/null", cwd="/")
+        places = await _lines(sandbox, f"ls -d {' '.join(SECRET_PLACES)} 2> /dev/null", agent == "nop")
         await make_folders(sandbox)
         environment = task.variables(task.config.environment.env)
         seconds = task.config.agent.timeout_sec or 600.0
         cwd = work_directory(task, image)
         await sandbox.run(command, seconds=seconds, cwd=cwd, environment=environment)
-        programs = await sandbox.run(programs_in(folders), cwd="/")
+        programs = await _lines(sandbox, programs_in(folders), agent == "oracle")
         grading = await verify(task, sandbox, image, backend)
     if grading.outcome == rewards.BROKEN:
         raise SandboxError(grading.reason)
     seconds, output = round(time.monotonic() - start, 3), grading.output[-2000:]
     run = Run(agent, grading.reward, grading.outcome, grading.reason, seconds, output)
-    return _Attempt(run, places.output.split(), programs.output.splitlines())
+    return _Attempt(run, places, programs)
+
+
+async def _lines(sandbox: Sandbox, command: str, wanted: bool) -> list[str]:
+    """The lines that a command prints; it is run where they are wanted."""
+    return (await sandbox.run(command, cwd="/")).output.splitlines() if wanted else []
 
 
 def _judge(runs: list[Run], places: str) -> list[Line]:

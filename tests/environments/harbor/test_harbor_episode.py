@@ -140,25 +140,34 @@ def test_three_messages_without_a_usable_call_end_it(backend, write_task, messag
     asyncio.run(play_on())
 
 
-def test_what_was_done_until_time_or_steps_ran_out_is_graded(backend, write_task):
-    folder = write_task()
-    text = (folder / "task.toml").read_text()
-    (folder / "task.toml").write_text(text.replace("[agent]\ntimeout_sec = 60", "[agent]\ntimeout_sec = 2"))
-    environment, task = one_task(folder, backend)
-    solve = environment.oracle(task, "off")[0]
+def test_what_was_done_until_the_time_is_over_is_graded(backend, write_task):
+    environment, task = one_task(write_task(), backend)
 
     async def play_on():
         episode = environment.episode()
         try:
             await episode.reset(task)
-            await episode.step(solve)
-            text, done = await said(episode, bash("sleep 30"))
-            assert done and "killed: it ran longer than" in text
+            await episode.step(environment.oracle(task, "off")[0])
+            assert 0 < episode._seconds < 60
+            episode._seconds = 0.5
+            text, done = await said(episode, bash("sleep 100"))
+            assert done and "killed: it ran longer than 0.5 s" in text
             assert episode.end == "the commands took the agent's whole time"
             assert (await episode.verify()).reward == 1
-            episode = HarborEpisode(environment.root, backend, max_steps=1)
+        finally:
+            await episode.close()
+
+    asyncio.run(play_on())
+
+
+def test_what_was_done_in_all_steps_is_graded(backend, write_task):
+    environment, task = one_task(write_task(), backend)
+
+    async def play_on():
+        episode = HarborEpisode(environment.root, backend, max_steps=1)
+        try:
             await episode.reset(task)
-            assert (await episode.step(solve)).done and episode.end == "1 steps"
+            assert (await episode.step(environment.oracle(task, "off")[0])).done and episode.end == "1 steps"
             assert (await episode.verify()).reward == 1
         finally:
             await episode.close()
@@ -214,12 +223,9 @@ def test_the_sandbox_is_closed_when_the_episode_is_cancelled(backend, write_task
 )
 def test_each_end_of_the_tests_has_its_outcome(backend, write_task, script, outcome, reward):
     folder = write_task(changes={"tests/test.sh": f"#!/bin/bash\nmkdir -p /logs/verifier\n{script}\n"})
-    text = (
-        (folder / "task.toml")
-        .read_text()
-        .replace("[verifier]\ntimeout_sec = 30", "[verifier]\ntimeout_sec = 3")
-    )
-    (folder / "task.toml").write_text(text)
+    if outcome == rewards.TIMEOUT:
+        text = (folder / "task.toml").read_text()
+        (folder / "task.toml").write_text(text.replace("timeout_sec = 30", "timeout_sec = 2"))
     task = load_task(folder)
 
     async def graded():
