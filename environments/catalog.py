@@ -1,24 +1,46 @@
 """All environments by name."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from environments.arithmetic import Arithmetic
 from environments.code import Code
 from environments.dialogue import Dialogue
 from environments.graph import Graph
+from environments.harbor.environment import HarborTasks
 from environments.interface import Environment
 from environments.lookup import Lookup
+from environments.mathematics.environment import Mathematics
+from environments.programs.environment import Programs
+from environments.python_tool import PythonTool
+from environments.science.environment import Science
+from environments.service.environment import Service
 from environments.strings import Strings
 from environments.table import Table
 from environments.tools import Tools
 from pipeline.errors import UserError
 
 
-def environments(documents: Iterable[str] = ()) -> dict[str, Environment]:
-    """Every environment by name. ``documents`` are Python sources for look-ups in real code; without them
-    that family of ``lookup`` is left out. A stored task needs no documents to be run and verified.
+def environments(
+    documents: Iterable[str] = (), corpus: Path | None = None, agent_tasks: Path | None = None
+) -> dict[str, Environment]:
+    """Every environment by name.
+
+    ``documents`` are Python sources for look-ups in real code; without them that family of ``lookup`` is left
+    out, and a stored task needs none to be run and verified. ``corpus`` is a folder of stage search_tasks, to
+    search in. ``agent_tasks`` is a folder of Harbor tasks, such as that of stage agent_tasks: environment
+    "harbor".
     """
-    made = (Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue())
+    made = [
+        Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue(),
+        Mathematics(), Science(), Programs(), PythonTool(), Service(),
+    ]  # fmt: skip
+    if corpus is not None:
+        from environments.search.environment import Search  # its index takes long to import
+
+        made.append(Search(corpus))
+    if agent_tasks is not None:
+        made.append(HarborTasks(agent_tasks, name="harbor"))
     return {environment.name: environment for environment in made}
 
 

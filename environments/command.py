@@ -2,7 +2,8 @@
 
 glm5 env list
 glm5 env try tools/chain --seed 3
-glm5 env try terminal --tasks artifacts/tiny/agent_tasks/tasks
+glm5 env try harbor/log-report
+glm5 env try harbor --tasks FOLDER
 glm5 env validate FOLDER
 """
 
@@ -10,11 +11,18 @@ import argparse
 import asyncio
 import random
 import sys
+from pathlib import Path
 
 from environments.attempt import attempt
 from environments.catalog import environments, find_family, select
+from environments.harbor.validation import Report, validate
 from environments.interface import Environment
+from environments.sandbox.choose import open_backend
+from pipeline import artifacts
 from pipeline.errors import UserError, run_command
+
+# Environments over what a stage makes.
+FROM_STAGES = {"search": "search_tasks", "harbor": "agent_tasks"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,27 +36,57 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help="all environments and their families")
     listing.add_argument("names", nargs="*", help="only these")
+    _add_folders(listing)
     listing.set_defaults(run=_list)
 
     trying = commands.add_parser("try", help="solve a task yourself, or watch the oracle: /oracle")
     trying.add_argument("name", metavar="ENVIRONMENT[/FAMILY]")
     trying.add_argument("--seed", type=int, help="of the task (default: a random one)")
     trying.add_argument("--heldout", action="store_true", help="from the side that is never trained")
+    _add_folders(trying)
     trying.set_defaults(run=_try)
+
+    checking = commands.add_parser("validate", help="is a Harbor task, or each of a folder of them, sound?")
+    checking.add_argument("folder", type=Path)
+    checking.add_argument("--backend", help="bubblewrap, docker or process (default: the best that works)")
+    checking.add_argument("--repeats", type=int, default=3, help="of each trial (default: 3)")
+    checking.add_argument("--json", action="store_true", help="the whole report, a line a task")
+    checking.set_defaults(run=_validate)
     return parser
 
 
+def _add_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipe", default="tiny", help="whose search corpus and agent tasks (default: tiny)"
+    )
+    parser.add_argument("--tasks", type=Path, help="a folder of Harbor tasks instead of the recipe's")
+
+
+def _catalog(options: argparse.Namespace) -> dict[str, Environment]:
+    """All environments; those over artifacts where the artifacts are finished."""
+    made = artifacts.root() / "artifacts" / options.recipe
+    tasks, corpus = options.tasks or made / "agent_tasks" / "tasks", made / "search_tasks" / "corpus"
+    if options.tasks and not options.tasks.is_dir():
+        raise UserError(f"there is no folder {options.tasks} of tasks")
+    return environments(
+        corpus=corpus if corpus.is_dir() else None, agent_tasks=tasks if tasks.is_dir() else None
+    )
+
+
 def _list(options: argparse.Namespace) -> int:
-    catalog = environments()
+    catalog = _catalog(options)
     for name, environment in select(catalog, options.names or catalog).items():
-        print(f"{name:14}{' '.join(environment.families)}")
+        print(f"{name:14}{' '.join(environment.families) or '-'}")
         if environment.evaluation_only:
             print(f"{'':14}for evaluation alone: {' '.join(environment.evaluation_only)}")
+    for name, stage in FROM_STAGES.items():
+        if name not in catalog and not options.names:
+            print(f"{name:14}(of stage {stage}, which recipe {options.recipe} has not finished)")
     return 0
 
 
 def _try(options: argparse.Namespace) -> int:
-    environment, family = find_family(environments(), options.name)
+    environment, family = find_family(_catalog(options), options.name)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     task = _task(environment, family, seed, options.heldout)
     print(f"{task.id} (seed {seed}, difficulty {task.difficulty}, {task.provenance}, {task.licence})")
@@ -61,6 +99,40 @@ def _try(options: argparse.Namespace) -> int:
         )
         print(f"{reward}: {verdict.reason}")
     return 0
+
+
+def _validate(options: argparse.Namespace) -> int:
+    """0 when every task is sound. A broken one does not keep the others from being checked."""
+    if not options.folder.is_dir():
+        raise UserError(f"there is no folder {options.folder}")
+    single = (options.folder / "task.toml").exists()
+    folders = (
+        [options.folder] if single else sorted(path for path in options.folder.iterdir() if path.is_dir())
+    )
+    if not folders:
+        raise UserError(f"{options.folder} holds no task: a task is a folder with task.toml")
+    if options.repeats < 1:
+        raise UserError(f"--repeats {options.repeats} is less than 1")
+    backend = open_backend(options.backend)
+    sound = 0
+    for folder in folders:
+        report = asyncio.run(validate(folder, backend, options.repeats))
+        sound += report.sound
+        print(report.to_json() if options.json else _told(report), flush=True)
+    if not single and not options.json:
+        print(f"{sound} of {len(folders)} tasks are sound")
+    return int(sound < len(folders))
+
+
+def _told(report: Report) -> str:
+    lines = [f"{report.name}: {'sound' if report.sound else f'rejected: {report.reason}'} ({report.backend})"]
+    lines += [f"  {'ok ' if line.passed else 'NO '} {line.name}: {line.evidence}" for line in report.lines]
+    lines += [
+        f"  {run.agent}: {'no reward' if run.reward is None else f'{run.reward:g}'} in {run.seconds:.1f} s"
+        f"{f', {run.reason}' if run.reason else ''}"
+        for run in report.runs
+    ]
+    return "\n".join(lines)
 
 
 def _piped(_: str) -> str:

@@ -9,14 +9,16 @@ import random
 
 import pytest
 
-from environments.catalog import environments, family_names, find_family
+from environments.catalog import environments, family_names, find_family, select
 from environments.interface import MODES, Task, is_heldout, play
 from environments.lookup import Lookup, signatures
 from model.chat import tokens
 from pipeline.errors import UserError
+from pipeline.recipe import load_recipe
 
 SOURCE = "\n".join(f"def handler_{i}(item, size_{i % 7}):\n    return item" for i in range(150))
-CATALOG = environments([SOURCE])
+# Those that recipe tiny trains and examines; the others have tests of their own.
+CATALOG = select(environments([SOURCE]), load_recipe("tiny").eval_sets.environments)
 TRAINED = family_names(CATALOG)
 UNSEEN = family_names(CATALOG, evaluation_only=True)
 ITEMS = 200

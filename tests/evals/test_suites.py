@@ -1,19 +1,22 @@
 import pytest
 
-from environments.catalog import environments
+from environments.catalog import environments, select
 from evals.bits_per_byte import BitsPerByte
 from evals.documents import Document
 from evals.environments import Environments, Item
 from evals.long_context import LongContext, LongContextItem
 from evals.sparse_attention import SparseAttention
 from evals.suite import protocol_hash
+from pipeline.recipe import load_recipe
+
+EXAMINED = select(environments(), load_recipe("tiny").eval_sets.environments)
 
 
 @pytest.fixture
 def items() -> list[Item]:
     seed = 271_828
     made = []
-    for environment in environments().values():
+    for environment in EXAMINED.values():
         for family in environment.families + environment.evaluation_only:
             task = environment.make_task(family, seed, heldout=True)
             made += [Item(task, mode) for mode in ("interleaved", "preserved", "off")]
@@ -53,7 +56,7 @@ def test_turns_that_were_cut_off_are_neither_valid_nor_right(items, oracle_polic
 
 
 def test_unseen_families_stand_apart(items, oracle_policy):
-    unseen = {f for e in environments().values() for f in e.evaluation_only}
+    unseen = {f for e in EXAMINED.values() for f in e.evaluation_only}
     assert len(unseen) >= 2
     scores = by_name(Environments(items, max_new_tokens=64).run(oracle_policy(items)))
     seen = sum(item.mode == "off" and item.task.family not in unseen for item in items)

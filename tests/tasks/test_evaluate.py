@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from environments import long_context
-from environments.catalog import environments
+from environments.catalog import environments, select
 from environments.interface import MODES
 from evals.policy import Chat
 from model.chat.files import save_chat_files
@@ -26,6 +26,7 @@ from model.loss import next_targets, training_losses
 from model.transformer import Transformer
 from pipeline import artifacts
 from pipeline.errors import UserError
+from pipeline.recipe import load_recipe
 from pipeline.recipe.evaluation import EvaluateSection
 from pipeline.stage import execute
 from tasks.evaluate import run
@@ -35,6 +36,8 @@ from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.policy import LocalPolicy
 from tasks.training.batches import StreamBatches, rows_of_step
 from tasks.training.stages import CHECKPOINT_STAGES
+
+EXAMINED = select(environments(), load_recipe("tiny").eval_sets.environments)
 
 LENGTH, SEED = 64, 3
 SECTION = {
@@ -109,7 +112,7 @@ def eval_sets(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "heldout.parquet")
     tasks = [
         {**environment.make_task(family, number, heldout=True).to_record(), "mode": mode}
-        for environment in environments().values()
+        for environment in EXAMINED.values()
         for family in environment.families[:2]
         for mode in MODES
         for number in range(2)
