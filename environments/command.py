@@ -52,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("--repeats", type=int, default=3, help="of each trial (default: 3)")
     checking.add_argument("--json", action="store_true", help="the whole report, a line a task")
     checking.set_defaults(run=_validate)
+
+    box = commands.add_parser("sandbox", help="which sandbox works on this machine")
+    box.set_defaults(run=_sandbox)
     return parser
 
 
@@ -122,6 +125,11 @@ def _validate(options: argparse.Namespace) -> int:
     if not single and not options.json:
         print(f"{sound} of {len(folders)} tasks are sound")
     return int(sound < len(folders))
+
+
+def _sandbox(_: argparse.Namespace) -> int:
+    print(open_backend().name)
+    return 0
 
 
 def _told(report: Report) -> str:

@@ -54,6 +54,7 @@ def examine() -> Iterator[Finding]:
     repository = Path(".dvc/config").exists() and Path(".git").exists()
     state = "this folder is one" if repository else "this folder is none"
     yield Finding("DVC repository", repository, state, False, "clone with git, or run without DVC: glm5 run")
+    yield _sandbox()
     yield _space()
     yield _memory()
     yield _server()
@@ -126,6 +127,16 @@ def _gpu() -> Finding:
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
     return Finding("GPU", bool(cards), f"{len(cards)} NVIDIA" if cards else "none", False,
                    "recipes smoke and tiny need none")  # fmt: skip
+
+
+def _sandbox() -> Finding:
+    """Asks the environments themselves, in a process of their own: one is started to find out."""
+    command = [sys.executable, "-m", "environments.command", "sandbox"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_IMPORT)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("error: ")
+        return Finding("sandbox", False, reason, advice="stage agent_tasks needs one: install bubblewrap")
+    return Finding("sandbox", True, done.stdout.strip())
 
 
 def _space() -> Finding:
