@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from environments.sandbox.tree import Tree
 
 KILLED = 137
 GRACE = 2.0  # seconds
+DESCRIPTORS = 65_536  # a sandbox holds about ten; the usual limit of 1,024 would end at a hundred of them
 
 
 class Bubblewrap(Backend):
@@ -28,6 +31,10 @@ class Bubblewrap(Backend):
     def __init__(self, cache: Path) -> None:
         self._layers = Layers(cache, namespaces.owner())
         self._groups = cgroups.find()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self._builder = Builder(self._layers, self._start)
 
     async def build(self, folder: Path) -> Image:
@@ -86,7 +93,7 @@ class BubblewrapSandbox(Sandbox):
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Result:
-        return await self.run_program(["bash", "-c", command], seconds, cwd, environment)
+        return await self.run_program(["/usr/bin/bash", "-c", command, "bash"], seconds, cwd, environment)
 
     async def run_program(
         self, argv: list[str], seconds: float, cwd: str | None, environment: Mapping[str, str] | None
@@ -106,47 +113,47 @@ class BubblewrapSandbox(Sandbox):
                 self._phase = await self._holder.phase()
             return self._phase
 
-    async def _run(self, phase, argv, seconds, cwd, environment) -> Result | None:
+    async def _run(self, phase: Phase, argv, seconds, cwd, environment) -> Result | None:
         """None when the phase had ended before the command began."""
-        readable, writable = os.pipe()
-        members = self._group.command() if self._group else None
-        told, status = os.pipe()
-        descriptors = [
-            phase.pid_namespace,
-            *([] if phase.net_namespace is None else [phase.net_namespace]),
-            status,
-        ]
-        try:
-            child = Child(
-                namespaces.command(
-                    argv, holder=self._holder.child.pid, pid_namespace=phase.pid_namespace,
-                    net_namespace=phase.net_namespace, status=status, cwd=cwd or self._image.workdir,
-                    environment={**self._image.environment, **(environment or {})}, binds=self.binds,
-                    groups=self._group.entrances_of(members) if members else [],
-                    limits=[] if members else _prlimit(self._limits),
-                ),
-                output=writable, pass_fds=descriptors,
-            )  # fmt: skip
-        except (OSError, ValueError) as error:  # too long, or a zero byte: the command's own fault
-            os.close(readable)
-            os.close(told)
-            return Result(126, f"the command cannot be run: {error}")
-        finally:
-            os.close(writable)
-            os.close(status)
-        output = Output(readable, self._limits.output_bytes)
-        self._outputs = [*(old for old in self._outputs if old.open), output]
-        try:
+        with contextlib.ExitStack() as ours:  # what is open until the command has ended
+            try:
+                members = self._group.command() if self._group else None
+                (readable, writable), (told, status) = os.pipe(), os.pipe()
+            except OSError as error:
+                raise SandboxError(f"a command cannot be started: {error}") from error
+            ours.callback(os.close, told)
+            output = Output(readable, self._limits.output_bytes)
+            self._outputs = [*(old for old in self._outputs if old.open), output]
+            try:
+                child = self._enter(phase, argv, cwd, environment, members, writable, status)
+            except (OSError, ValueError) as error:
+                output.close()
+                if isinstance(error, ValueError) or error.errno == errno.E2BIG:  # a zero byte, too long
+                    return Result(126, f"the command cannot be run: {error}")
+                raise SandboxError(f"a command cannot be started: {error}") from error
+            finally:
+                os.close(writable)
+                os.close(status)
             timed_out = await self._wait(child, members, phase, seconds)
             returncode = await child.wait()
             text, began = output.finish(), _exit_code(told)
-        finally:
-            os.close(told)
         if timed_out:
             return Result(KILLED, text, True, output.dropped)
         if began is None and returncode != KILLED:
             return None if not phase.alive else Result(126, text, False, output.dropped)
         return Result(returncode if returncode >= 0 else KILLED, text, False, output.dropped)
+
+    def _enter(self, phase: Phase, argv, cwd, environment, members, writable: int, status: int) -> Child:
+        net = phase.net_namespace
+        arguments = namespaces.command(
+            argv, holder=self._holder.child.pid, pid_namespace=phase.pid_namespace, net_namespace=net,
+            status=status, cwd=cwd or self._image.workdir,
+            environment={**self._image.environment, **(environment or {})}, binds=self.binds,
+            groups=self._group.entrances_of(members) if members else [],
+            limits=[] if members else _prlimit(self._limits),
+        )  # fmt: skip
+        passed = [phase.pid_namespace, status, *([] if net is None else [net])]
+        return Child(arguments, output=writable, pass_fds=passed)
 
     async def _wait(self, child: Child, members: Path | None, phase: Phase, seconds: float) -> bool:
         """Whether the command was over its time, and killed."""
@@ -191,17 +198,8 @@ class BubblewrapSandbox(Sandbox):
             await self._files(self._tree.make_folder, path)
 
     async def copy(self, sources: list[tuple[Entry, list[Entry]]], target: str) -> None:
-        """Docker's COPY: a folder's content goes into ``target``; a file becomes it, or goes into it where
-        it is a folder or ends in a slash.
-        """
         for source, entries in sources:
-            if source.content is None:
-                await self.make_folder(target)
-                await self._files(self._tree.merge, entries, target)
-            else:
-                inside = target.endswith("/") or await self._files(self._tree.is_folder, target)
-                path = f"{target.rstrip('/')}/{source.path}" if inside else target
-                await self.write(path, source.content, source.mode)
+            await self._files(self._tree.add, source, entries, target)
 
     async def _files(self, action, *arguments):
         if self._closed:
@@ -224,12 +222,14 @@ class BubblewrapSandbox(Sandbox):
             if self._closed:
                 return
             self._closed = True
-            await self._phase.end()
-            self._close_outputs()
-            self._tree.close()
-            await self._holder.close()
-            if self._group:
-                await asyncio.to_thread(self._group.remove)
+            try:
+                await self._phase.end()
+            finally:
+                self._close_outputs()
+                self._tree.close()
+                await self._holder.close()
+                if self._group:
+                    await asyncio.to_thread(self._group.remove)
 
     def _close_outputs(self) -> None:
         for output in self._outputs:

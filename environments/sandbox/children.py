@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 TOOLS = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # the whole environment of host programs that we start
 
@@ -59,11 +59,12 @@ class Child(Exit):
         stderr: int | None = None,
         pass_fds: Iterable[int] = (),
         cwd: str = "/",
+        environment: Mapping[str, str] = TOOLS,
     ) -> None:
         self._process = subprocess.Popen(
             arguments, stdin=stdin, stdout=output,
             stderr=output if stderr is None else stderr, pass_fds=tuple(pass_fds),
-            env=TOOLS, start_new_session=True, cwd=cwd,
+            env=environment, start_new_session=True, cwd=cwd,
         )  # fmt: skip
         self.pid = self._process.pid
         super().__init__(self.pid)

@@ -40,6 +40,7 @@ class Builder:
             match instruction.kind:
                 case "FROM":
                     _check_base(instruction)
+                    environment |= {"LANG": "C.UTF-8"} if "python" in instruction.value else {}
                 case "ARG":
                     name, value = instruction.value
                     arguments |= {name: value} if value is not None else {}
@@ -51,7 +52,7 @@ class Builder:
                     workdir = instruction.value
                     chain = await self._layer(chain, f"folder {workdir}", _make_folder, workdir)
                 case "COPY":
-                    sources = await asyncio.to_thread(_read_sources, folder, instruction)
+                    sources = await asyncio.to_thread(read_sources, folder, instruction)
                     target = instruction.value.target
                     what = f"copy {target} {[(source.path, digest(below)) for source, below in sources]}"
                     chain = await self._layer(chain, what, _copy, sources, target)
@@ -149,7 +150,7 @@ def _check_user(instruction: Instruction) -> None:
         )
 
 
-def _read_sources(folder: Path, instruction: Instruction) -> list[tuple[Entry, list[Entry]]]:
+def read_sources(folder: Path, instruction: Instruction) -> list[tuple[Entry, list[Entry]]]:
     """What COPY copies: each file, or each folder (no content) with all that is in it."""
     context, sources = folder.resolve(), []
     for pattern in instruction.value.sources:

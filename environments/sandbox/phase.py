@@ -7,7 +7,7 @@ import re
 from environments.sandbox.children import Child, Exit, lifeline
 from environments.sandbox.interface import SandboxError
 
-SECONDS = 30.0  # for what takes milliseconds on a machine at rest
+SECONDS = 60.0  # for what takes milliseconds on a machine at rest
 
 
 class Phase:
@@ -32,7 +32,10 @@ class Phase:
     async def end(self) -> None:
         """Kill the first process; the kernel kills all others with it, and it is gone once they are."""
         self.exit.kill()
-        await asyncio.shield(self.exit.done)
+        try:
+            await asyncio.wait_for(asyncio.shield(self.exit.done), SECONDS)
+        except TimeoutError:
+            raise SandboxError(f"processes of a sandbox did not end within {SECONDS:.0f} seconds") from None
         self.close()
 
     def close(self) -> None:
@@ -72,6 +75,7 @@ class Holder:
         try:
             return holder, await holder._begin(first=True)
         except BaseException:
+            child.kill()
             await holder.close()
             raise
 

@@ -7,15 +7,16 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import stat
+import uuid
 from pathlib import Path
 
 from environments.sandbox.files import Entry
 
 OPENAT2 = 437  # the same number on every architecture
 NO_MAGIC_LINKS, IN_ROOT = 0x02, 0x10
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+IN_THE_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 RETRIES = 50  # a rename at the same moment makes openat2 ask for another try
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,7 +46,7 @@ class Tree:
     def read(self, path: str, limit: int) -> bytes:
         with self._acting():
             try:
-                descriptor = self._open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                descriptor = self._open_file(path)
             except OSError as error:
                 raise FileNotFoundError(f"{path}: {error.strerror}") from None
             try:
@@ -53,6 +54,24 @@ class Tree:
                     raise FileNotFoundError(f"{path} is no regular file")
                 with os.fdopen(descriptor, "rb", closefd=False) as file:
                     return file.read(limit)
+            finally:
+                os.close(descriptor)
+
+    def _open_file(self, path: str) -> int:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            return self._open(path, flags)
+        except PermissionError:
+            self._unlock(path)
+            return self._open(path, flags)
+
+    def _unlock(self, path: str) -> None:
+        """Give the owner all rights on the way to a path: they are his, and modes must not hide a result."""
+        parts = _parts(path)
+        for depth in range(len(parts)):
+            descriptor = self._open("/".join(parts[: depth + 1]), os.O_PATH | os.O_CLOEXEC)
+            try:
+                _allow(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -81,10 +100,26 @@ class Tree:
                     _remove(folder, name)
                     _make(folder, name, entry)
             for path, mode in reversed(modes):  # a folder that may not be written gets that mode last
-                with self._parent(path) as (folder, name):
-                    os.chmod(name, mode, dir_fd=folder)
+                descriptor = self._folder(_parts(path))
+                try:
+                    os.chmod(f"/proc/self/fd/{descriptor}", mode)
+                finally:
+                    os.close(descriptor)
 
-    def is_folder(self, path: str) -> bool:
+    def add(self, source: Entry, entries: list[Entry], target: str) -> None:
+        """Docker's COPY of one source: the entries of a folder go into ``target``; a file becomes it, or goes
+        into it where it is a folder or ends in a slash.
+        """
+        if source.content is None:
+            if target.strip("/"):
+                self.make_folder(target)
+            self.merge(entries, target)
+        else:
+            inside = target.endswith("/") or self._is_folder(target)
+            path = f"{target.rstrip('/')}/{source.path}" if inside else target
+            self.write(path, source.content, source.mode)
+
+    def _is_folder(self, path: str) -> bool:
         with self._acting():
             try:
                 os.close(self._open(path, FOLDER))
@@ -103,21 +138,23 @@ class Tree:
             os.close(folder)
 
     def _folder(self, parts: list[str]) -> int:
-        """Open a folder, making what is missing and replacing what is in the way."""
+        """Open a folder, making what is missing, replacing what is in the way, unlocking what is closed."""
         folder = self._open("/", FOLDER)
         for depth, name in enumerate(parts):
-            path = "/".join(parts[: depth + 1])
             try:
-                below = self._open(path, FOLDER)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    os.close(folder)
-                    raise
-                _remove(folder, name)
-                os.mkdir(name, 0o755, dir_fd=folder)
-                below = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
+                try:
+                    below = self._open("/".join(parts[: depth + 1]), FOLDER)
+                except OSError as error:
+                    if error.errno not in IN_THE_WAY:
+                        raise
+                    _remove(folder, name)
+                    os.mkdir(name, 0o755, dir_fd=folder)
+                    below = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
             folder = below
+            if parts[0] != "usr":  # which is the host's, mounted over an empty folder
+                _allow(folder)
         return folder
 
     def _open(self, path: str, flags: int) -> int:
@@ -155,6 +192,14 @@ def _parts(path: str) -> list[str]:
     return parts
 
 
+def _allow(descriptor: int) -> None:
+    """Add the owner's rights to a file or folder opened with O_PATH."""
+    status = os.fstat(descriptor)
+    wanted = 0o700 if stat.S_ISDIR(status.st_mode) else 0o400
+    if not stat.S_ISLNK(status.st_mode) and status.st_mode & wanted != wanted:
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(status.st_mode) | wanted)
+
+
 def _remove(folder: int, name: str) -> None:
     """Remove a file, a link or a whole folder; nothing where there is none. Links are never followed."""
     try:
@@ -162,7 +207,57 @@ def _remove(folder: int, name: str) -> None:
     except FileNotFoundError:
         pass
     except (IsADirectoryError, PermissionError):
-        shutil.rmtree(name, dir_fd=folder)
+        _remove_folder(folder, name)
+
+
+def _remove_folder(above: int, name: str) -> None:
+    """Folders are moved up to the top before they are emptied, so that no depth is too deep."""
+    top = _enter(above, name)
+    try:
+        while folders := _clear(top, top):
+            for folder in folders:
+                below = _enter(top, folder)
+                try:
+                    _clear(below, top)
+                finally:
+                    os.close(below)
+                os.rmdir(folder, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=above)
+
+
+def _clear(folder: int, top: int) -> list[str]:
+    """Remove the files of a folder and move its folders to the top; the names of those that are there."""
+    folders = []
+    with os.scandir(folder) as entries:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in names:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+        elif folder == top:
+            folders.append(name)
+        else:
+            _move(folder, name, top)
+    return folders
+
+
+def _move(folder: int, name: str, top: int) -> None:
+    try:
+        os.rename(name, f"{name[:100]}-{uuid.uuid4().hex}", src_dir_fd=folder, dst_dir_fd=top)
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # a folder of the image cannot be moved, nor is it deep
+            raise
+        _remove_folder(folder, name)
+
+
+def _enter(above: int, name: str) -> int:
+    path = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=above)
+    try:
+        _allow(path)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    finally:
+        os.close(path)
 
 
 def _make(folder: int, name: str, entry: Entry) -> None:

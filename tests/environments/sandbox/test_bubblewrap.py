@@ -247,8 +247,8 @@ def test_groups_of_dead_processes_are_swept(backend):
     group.remove()
 
 
-def test_version_2_groups_are_found_and_killed(tmp_path):
-    assert complaint("ready\nunshare: Operation not permitted\n") == "unshare: Operation not permitted"
+def test_groups_of_version_2_are_killed_but_for_one():
+    """Freeze, kill and thaw, on whatever hierarchy of version 2 there is, controllers or not."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     tops = [line.split()[4] for line in lines if " - cgroup2 " in line]
     folder = Path(tops[0] if tops else "/nowhere", f"glm5-test-{os.getpid()}")

@@ -104,8 +104,7 @@ GAIN = {
     "host name": "hostname planted && echo GAINED",
     "another user": "python3 -c 'import os; os.setuid(12345)' && echo GAINED",
     "limits": "ulimit -H -n 10000000 && echo GAINED",
-    "module": "python3 -c 'open(\"/dev/kmsg\", \"w\")' && echo GAINED",
-    "log of the kernel": "dmesg >/dev/null 2>&1 && echo GAINED",
+    "messages of the kernel": "[ -c /dev/kmsg ] && echo x > /dev/kmsg && echo GAINED",
     "control groups": "find / -name cgroup.procs -writable 2>/dev/null | grep . && echo GAINED",
     "read memory of the kernel": "head -c 10 /proc/kcore /dev/mem 2>/dev/null | grep -qa ELF && echo GAINED",
     "capabilities": "grep CapEff /proc/self/status | grep -q '0000000000000000$' || echo GAINED",
@@ -229,7 +228,8 @@ def test_the_disk_cannot_be_filled(inside, host, place):
 
 
 @pytest.mark.parametrize(
-    "command", ["yes", "cat /dev/zero", "while :; do echo flood >&2; done", "yes & yes & yes & wait"]
+    "command",
+    ["yes", "cat /dev/zero", "x=$(seq 2000); while :; do echo $x >&2; done", "yes & yes & yes & wait"],
 )
 def test_endless_output_neither_blocks_nor_fills_memory(inside, host, command):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -332,6 +332,28 @@ def test_links_that_change_under_way_lead_nowhere(inside, host):
     assert os.listdir(host.secret.parent) == ["secret"]
 
 
+def test_neither_modes_nor_depth_hide_anything_from_a_verifier(inside, host, tmp_path):
+    (tmp_path / "upload").mkdir()
+    (tmp_path / "upload/test.sh").write_text("echo test")
+    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('planted', 'w')"
+
+    async def act(sandbox):
+        await sandbox.run(
+            "mkdir -p /logs/verifier /tests/closed /app/made && echo 1 > /logs/verifier/reward.txt && "
+            f'echo made > /app/made/file; cd /tests && python3 -c "{deep}"; touch /tests/closed/planted; '
+            "chmod 000 /logs/verifier/reward.txt /logs/verifier /logs /tests/closed /tests /app/made/file; "
+            "chmod 000 /app/made"
+        )
+        await sandbox.end_processes()
+        made = await sandbox.read("/app/made/file")
+        await sandbox.upload(tmp_path / "upload", "/tests")
+        await sandbox.write("/logs/verifier/reward.txt", b"0")
+        listed = await sandbox.run("find /tests")
+        return made, listed.output, await sandbox.read("/logs/verifier/reward.txt")
+
+    assert inside(act) == (b"made\n", "/tests\n/tests/test.sh\n", b"0")
+
+
 def test_files_that_would_block_a_reader_do_not(inside, host):
     async def act(sandbox):
         await sandbox.run(
@@ -343,9 +365,9 @@ def test_files_that_would_block_a_reader_do_not(inside, host):
         try:
             return await asyncio.wait_for(sandbox.read("/tmp/big", limit=1000), 120)
         except FileNotFoundError:
-            return bytes(1000)  # the backend forbids such a file
+            return b""
 
-    assert inside(act) == bytes(1000)
+    assert inside(act) in (bytes(1000), b"")  # nothing, where files of that size are forbidden
 
 
 def test_an_exit_status_cannot_be_forged(inside, host):
@@ -359,7 +381,9 @@ def test_an_exit_status_cannot_be_forged(inside, host):
         "kill -9 $$",
         "exit 137",
     )
-    assert [result.returncode for result in results] == [3, 0, 4, 137, 137]
+    # What is written to a command's way in may keep it from beginning (126), never make it succeed.
+    for result, honest in zip(results, [3, 0, 4, 137, 137], strict=True):
+        assert result.returncode in (honest, 126), result
     assert not any(result.timed_out for result in results)
 
 
