@@ -22,9 +22,9 @@ from environments.sandbox.substitution import split_words, substitute
 
 Kind = Literal["FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER"]
 
-# What the images of Docker's library set before the first line; ENV PATH=/mine:$PATH builds on it.
+# What Python's images in Docker's library set before the first line; ENV PATH=/mine:$PATH builds on it.
 BASE_ENVIRONMENT: Mapping[str, str] = MappingProxyType(
-    {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 )
 
 UNSEEN = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL"})

@@ -24,7 +24,7 @@ exec </dev/null 2>/dev/null
 printf %s "$_word"
 if builtin cd -- "$_folder"; then
   unset OLDPWD SHLVL
-  (exec -a bash /bin/bash -c "$_command" 2>&1)
+  /bin/bash -c "$_command" bash 2>&1
 else
   printf 'cd: %s: no such folder\\n' "$_folder"; (exit 126)
 fi

@@ -13,7 +13,18 @@ from pathlib import Path
 
 PACKAGES = (
     *("base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "findutils", "grep", "gzip"),
-    *("hostname", "login", "mawk", "ncurses-bin", "sed", "tar", "util-linux", "perl-base", "python3"),
+    *(
+        "hostname",
+        "libc-bin",
+        "login",
+        "mawk",
+        "ncurses-bin",
+        "sed",
+        "tar",
+        "util-linux",
+        "perl-base",
+        "python3",
+    ),
 )
 WANTED = ("python3-pip",)  # taken along where it is installed
 LEFT_OUT = (
