@@ -37,7 +37,6 @@ MAX_BROKEN = 0.1  # share of the candidates that the sandbox may fail to judge
 class Source:
     """Candidates of one family, or of all projects, and how many of them are wanted."""
 
-    name: str
     wanted: int
     candidates: Iterator[Candidate]
 
@@ -51,7 +50,7 @@ def run(context: Context) -> dict[str, float]:
     refiner = Refiner(backend, context.scratch, section.repeats, section.candidate_seconds, rounds)
     started, dropped = time.monotonic(), Counter()
     builder = Builder(context, refiner, section.at_once or os.cpu_count() or 1)
-    model = ModelDrafter(drafter, context.scratch) if drafter else None
+    model = ModelDrafter(drafter, context.scratch / "cache") if drafter else None
     try:
         asyncio.run(builder.build([*_terminal(context, model), *_swe(context, dropped)]))
     finally:
@@ -83,7 +82,7 @@ def _terminal(context: Context, model: ModelDrafter | None) -> Iterator[Source]:
     for family, wanted in shares(context.section).items():
         by_model = model is not None and not catalog.find(family).heldout
         drafts = model.candidates(family, seed) if by_model else scripted_candidates(family, seed)
-        yield Source(family, wanted, islice(drafts, PATIENCE * wanted))
+        yield Source(wanted, islice(drafts, PATIENCE * wanted))
 
 
 def _swe(context: Context, dropped: Counter) -> Iterator[Source]:
@@ -93,7 +92,7 @@ def _swe(context: Context, dropped: Counter) -> Iterator[Source]:
         backend = open_backend(context.section.backend)  # its own: it runs in a thread and loop of its own
         cache = context.scratch / "cache"
         found = swe.candidates(section, cache, context.recipe.data_seed, backend, dropped)
-        yield Source("swe", section.tasks, found)
+        yield Source(section.tasks, found)
 
 
 class Builder:
