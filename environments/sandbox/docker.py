@@ -18,7 +18,7 @@ import requests
 
 from environments.sandbox.container import Container
 from environments.sandbox.disk_watch import DiskWatch
-from environments.sandbox.dockerfile import parse_dockerfile
+from environments.sandbox.dockerfile import read_dockerfile
 from environments.sandbox.engine import Engine, one_line
 from environments.sandbox.files import digest, read_folder
 from environments.sandbox.interface import Backend, Image, ImageError, Limits
@@ -81,15 +81,13 @@ class DockerBackend(Backend):
         return Container(self.engine, identity, image, limits, self._watch.remove)
 
     def _build(self, folder: Path) -> Image:
+        read_dockerfile(folder)  # what the engine would take and we do not is refused
         try:
-            parse_dockerfile((folder / "Dockerfile").read_text())
             tag = f"glm5-sandbox:{digest(read_folder(folder))[:24]}"
         except OSError as error:
             raise ImageError(
                 f"{folder}: no image can be built: {error.strerror} ({error.filename})"
             ) from None
-        except UnicodeDecodeError:
-            raise ImageError(f"{folder / 'Dockerfile'} is not text in UTF-8") from None
         with self._building[tag]:
             try:
                 details = self.engine.api.inspect_image(tag)

@@ -1,6 +1,6 @@
 """The Dockerfiles that both backends take: one stage of FROM, ARG, ENV, WORKDIR, COPY, RUN, USER and SHELL.
 
-    for instruction in parse_dockerfile(text):
+    for instruction in read_dockerfile(folder):
         match instruction.kind: ...
 
 What is not understood raises ``ImageError`` with the instruction and its line, before anything is built.
@@ -14,6 +14,7 @@ import re
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -67,6 +68,22 @@ class Instruction:
     kind: Kind
     value: str | tuple | Copy
     line: int
+
+
+def read_dockerfile(folder: Path) -> tuple[Instruction, ...]:
+    """The instructions of ``folder/Dockerfile``. Raises ``ImageError``."""
+    file = folder / "Dockerfile"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ImageError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ImageError(f"{file} is not text in UTF-8") from None
+    if (folder / ".dockerignore").exists():
+        raise ImageError(
+            f"{folder / '.dockerignore'} is not supported: leave out of the folder what it names"
+        )
+    return parse_dockerfile(text)
 
 
 def parse_dockerfile(text: str, environment: Mapping[str, str] = BASE_ENVIRONMENT) -> tuple[Instruction, ...]:
