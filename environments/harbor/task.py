@@ -19,6 +19,7 @@ from pipeline.errors import UserError
 
 REQUIRED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
 VARIABLE = re.compile(r"\$\{\w+:-([^}]*)\}")
+GRADERS = ("/tests", "/solution", "/logs/verifier")  # an agent's files never come to lie there
 MAX_FILES = 20_000
 MAX_BYTES = 256 * 2**20
 MAX_TEXT_BYTES = 2**20  # of task.toml and of instruction.md
@@ -186,6 +187,14 @@ def _refuse_unsupported(folder: Path, config: TaskConfig, files: dict[str, os.st
     for place in [machine.workdir, *(item.source for item in artifacts)]:
         if place is not None and not PurePosixPath(place).is_absolute():
             raise UserError(f"{folder}: {place!r} in task.toml is not an absolute path")
+    for item in artifacts:
+        source = PurePosixPath(item.source)
+        if any(
+            source.is_relative_to(place) or PurePosixPath(place).is_relative_to(source) for place in GRADERS
+        ):
+            raise UserError(
+                f"{folder}: the artifact {item.source} would reach {', '.join(GRADERS)}: name the work alone"
+            )
 
 
 def _digest(folder: Path, files: dict[str, os.stat_result]) -> str:

@@ -15,7 +15,6 @@ agent's sandbox. What follows depends on ``verifier.environment_mode`` of task.t
 The tests see no variable of the agent. A verification that fails on the environment's side has no reward.
 """
 
-import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from environments.sandbox.interface import Backend, Image, Sandbox, SandboxError
 
 # What Harbor always carries beside the declared artifacts.
 CONVENTION = Artifact(source="/logs/artifacts")
-FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+LOGS = ("agent", "verifier", "artifacts")  # below /logs
 
 # Python neither looks into the current folder nor into a user's packages; git runs nothing that a repository
 # asks for and reads no configuration of a user.
@@ -57,9 +56,12 @@ async def verify(task: HarborTask, sandbox: Sandbox, image: Image, backend: Back
         await sandbox.end_processes()
         await _collect(task, sandbox)
         if not task.config.verifier.separate:
+            with tempfile.TemporaryDirectory(prefix="empty-") as empty:
+                await sandbox.upload(Path(empty), rewards.FOLDER)
             return await _grade(task, sandbox)
         async with taken(sandbox, artifacts(task, image)) as work:
             async with await backend.start(image, task.limits) as clean:
+                await make_folders(clean)
                 await put(clean, work)
                 return await _grade(task, clean)
     except WorkLost as error:
@@ -82,9 +84,12 @@ def work_directory(task: HarborTask, image: Image) -> str:
 
 
 async def make_folders(sandbox: Sandbox) -> None:
-    """The folders that every task finds when it starts."""
-    for folder in FOLDERS:
-        await _empty(sandbox, folder)
+    """The folders that every task finds when it starts, for whoever is the image's user."""
+    with tempfile.TemporaryDirectory(prefix="logs-") as logs:
+        for name in LOGS:
+            Path(logs, name).mkdir()
+            Path(logs, name).chmod(0o777)
+        await sandbox.upload(Path(logs), "/logs")
 
 
 async def _collect(task: HarborTask, sandbox: Sandbox) -> None:
@@ -96,7 +101,6 @@ async def _collect(task: HarborTask, sandbox: Sandbox) -> None:
 
 async def _grade(task: HarborTask, sandbox: Sandbox) -> Grading:
     verifier = task.config.verifier
-    await _empty(sandbox, rewards.FOLDER)
     await sandbox.upload(task.tests, "/tests")
     result = await sandbox.run(
         "chmod +x /tests/test.sh && exec /tests/test.sh",
@@ -123,8 +127,3 @@ async def _grade(task: HarborTask, sandbox: Sandbox) -> Grading:
 
 def _environment(task: HarborTask, more: Mapping[str, str]) -> dict[str, str]:
     return {**task.variables(task.config.environment.env), **ENVIRONMENT, **task.variables(dict(more))}
-
-
-async def _empty(sandbox: Sandbox, folder: str) -> None:
-    with await asyncio.to_thread(tempfile.TemporaryDirectory) as empty:
-        await sandbox.upload(Path(empty), folder)

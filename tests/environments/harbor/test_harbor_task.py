@@ -89,6 +89,9 @@ def test_a_bad_task_toml_is_refused_in_one_sentence(write_task, text, sentence):
         ({"task.toml": "[[steps]]\nname = 'one'"}, "steps is of Harbor but not run here"),
         ({"task.toml": "[environment]\nos = 'Windows'"}, "os = 'windows' is of Harbor but not run here"),
         ({"task.toml": "[agent]\nuser = 'someone'"}, "agent.user is of Harbor but not run here"),
+        ({"task.toml": "artifacts = ['/']"}, "the artifact / would reach /tests"),
+        ({"task.toml": "artifacts = ['/logs']"}, "the artifact /logs would reach /tests"),
+        ({"task.toml": "artifacts = ['/tests/x']"}, "the artifact /tests/x would reach /tests"),
         ({"task.toml": "artifacts = ['out']"}, "'out' in task.toml is not an absolute path"),
     ],
 )  # fmt: skip
