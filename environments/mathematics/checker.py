@@ -31,6 +31,7 @@ class _Worker:
                 [sys.executable, "-m", "environments.mathematics.worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 cwd=ROOT, env={"PATH": os.environ.get("PATH", "")}, text=True,
+                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise CheckerError(f"cannot start the checker of mathematics: {error}") from error
