@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from data_pipelines.task_building.terminal import catalog
+from environments.harbor.config import read_config
 from environments.harbor.environment import HarborTasks
 from environments.harbor.task import load_tasks
 from environments.interface import Verdict, play
@@ -38,6 +39,23 @@ from harbor.models.task.task import Task
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     task = Task(folder)
     print(task.name, len(task.instruction.strip()))
+"""
+CONFIG = """\
+from harbor.models.task.config import *
+machine = EnvironmentConfig(
+    cpus=2.5, memory_mb=5, storage_mb=6, gpus=1, gpu_types=["A"], tpu=TpuSpec(type="v4", topology="2x2"),
+    mcp_servers=[MCPServerConfig(name="m", url="http://x")], healthcheck=HealthcheckConfig(command="true"),
+    workdir="/x", skills_dir="/s", env={"A": "b"}, docker_image="i", network_mode="no-network",
+)
+verifier = VerifierConfig(env={"A": "b"}, collect=[VerifierCollectConfig(command="x")], environment=machine)
+agent = AgentConfig(timeout_sec=3, network_mode="allowlist", allowed_hosts=["x.org"], user="u")
+files = [ArtifactConfig(source="/b", destination="c", exclude=["d"], service="main")]
+step = StepConfig(name="one", agent=agent, verifier=verifier, min_reward={"reward": 0.5}, artifacts=["/z"])
+package = PackageInfo(name="a/b", version="1", authors=[Author(name="x", email="y")], keywords=["k"])
+print(TaskConfig(
+    task=package, metadata={"a": [1]}, verifier=verifier, agent=agent, environment=machine, artifacts=files,
+    solution=SolutionConfig(env={"A": "b"}), steps=[step], multi_step_reward_strategy="mean", source="s",
+).model_dump_toml())
 """
 TRAJECTORY = """\
 import sys
@@ -78,6 +96,12 @@ def test_harbor_reads_what_we_read(folder, tmp_path):
     assert len(tasks) >= RUN and not faults
     shown = dict(line.split() for line in harbor("-c", LOAD, str(folder), cache=tmp_path).splitlines())
     assert shown == {task.name: str(len(task.instruction)) for task in tasks}
+
+
+def test_every_key_that_harbor_writes_is_known(tmp_path):
+    config = read_config(harbor("-c", CONFIG, cache=tmp_path), "task.toml")
+    assert config.steps[0].verifier.environment.tpu.topology == "2x2"
+    assert config.artifact_paths()[0].exclude == ["d"] and config.agent.allowed_hosts == ["x.org"]
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
