@@ -7,7 +7,10 @@ when without any one of the described entities it has several: then no step of t
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from math import gcd
 
 from environments.search.corpus import Graph
 from environments.search.split import is_heldout_entity
@@ -20,7 +23,7 @@ MOST_SHARING = 8  # entities that have one thing in common
 FEW_SHARED = 3  # such things of one relation, where a walk goes through one
 CLUES = (2, 2, 3)  # that describe where a walk begins, at least
 MOST_CLUES = 3
-TRIED_CLUES = 8
+TRIED_CLUES = 24
 
 NOTHING: frozenset[str] = frozenset()
 Term = int | str  # a variable, or the id of a named entity
@@ -126,6 +129,7 @@ class Walks:
 
     def __init__(self, graph: Graph):
         self.graph = graph
+        self._names = {entity.id: entity.name.casefold() for entity in graph.entities.values()}
         self.heldout = {entity: is_heldout_entity(entity) for entity in graph.entities}
         self.clues = {
             entity: [s for s in steps if self._is_clue(s)] for entity, steps in graph.around.items()
@@ -236,7 +240,7 @@ class Walks:
                 for leaf, table in tables.items()
                 if leaf != variable
             }
-            described += self._describe(variable, path[variable], domains, leaves, rng)
+            described += self._describe(variable, path, domains, leaves, rng)
             for leaf, domain in domains.items():
                 tables[leaf][variable] = domain
         if len(tables[None][0]) > len(path):  # more than what differing entities can take away
@@ -256,23 +260,33 @@ class Walks:
         return self.graph.of_kind[kind] if domain is None else domain
 
     def _describe(
-        self, variable: int, entity: str, domains: Domains, leaves: list[int], rng: random.Random
+        self, variable: int, path: list[str], domains: Domains, leaves: list[int], rng: random.Random
     ) -> list[Statement]:
         """Clues: several about a leaf, elsewhere what the answer needs.
 
         ``domains`` are narrowed. A clue that makes a leaf unnecessary is not taken.
         """
         least = rng.choice(CLUES) if variable in leaves else 0
-        chosen = []
-        clues = self.clues[entity]
-        for relation, forward, named in rng.sample(clues, min(len(clues), TRIED_CLUES)):
+        chosen, hidden = [], {self._names[entity] for entity in path}
+        for relation, forward, named in islice(_in_some_order(self.clues[path[variable]], rng), TRIED_CLUES):
             if len(domains[None]) == 1 and len(chosen) >= least or len(chosen) == MOST_CLUES:
                 break
             holders = self.graph.reached(relation, named, not forward)
-            if domains[None] <= holders:
+            if domains[None] <= holders or self._names[named] in hidden:
                 continue
             left = {leaf: domain & holders for leaf, domain in domains.items()}
             if variable in leaves or all(len(left[leaf]) > 1 for leaf in leaves):
                 chosen.append(Statement(relation, *((variable, named) if forward else (named, variable))))
                 domains.update(left)
         return chosen
+
+
+def _in_some_order(items: list, rng: random.Random) -> Iterator:
+    """All items once, from a random one on in random strides: cheaper than a sample."""
+    count = len(items)
+    if count:
+        place, stride = int(rng.random() * count), 1 + int(rng.random() * (count - 1))
+        while gcd(stride, count) > 1:
+            stride += 1
+        for step in range(count):
+            yield items[(place + step * stride) % count]
