@@ -1,8 +1,8 @@
 """Plain processes in a temporary folder, for tests of what uses a sandbox. THIS PROTECTS NOTHING.
 
 Commands run as we do, on the host's files and with its network; of the limits only time and output are
-kept. The methods put absolute paths below the sandbox's folder, where commands start and which ``SANDBOX`` names; a
-command that writes ``/tmp/x`` writes it on the host. Dockerfiles with RUN are refused: it would change the host.
+kept. The methods put absolute paths below the sandbox's folder, where commands start and which ``SANDBOX``
+names; a command that writes ``/tmp/x`` writes it on the host, so Dockerfiles with RUN are refused.
 """
 
 import asyncio

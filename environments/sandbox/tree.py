@@ -8,14 +8,13 @@ import ctypes
 import errno
 import os
 import stat
-import uuid
 from pathlib import Path
 
 from environments.sandbox.files import Entry
+from environments.sandbox.removal import FOLDER, allow, remove
 
 OPENAT2 = 437  # the same number on every architecture
 NO_MAGIC_LINKS, IN_ROOT = 0x02, 0x10
-FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 IN_THE_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 RETRIES = 50  # a rename at the same moment makes openat2 ask for another try
 
@@ -40,7 +39,7 @@ class Tree:
 
     def write(self, path: str, content: bytes, mode: int) -> None:
         with self._acting(), self._parent(path) as (folder, name):
-            _remove(folder, name)
+            remove(folder, name)
             _make(folder, name, Entry(name, mode, content))
 
     def read(self, path: str, limit: int) -> bytes:
@@ -71,14 +70,14 @@ class Tree:
         for depth in range(len(parts)):
             descriptor = self._open("/".join(parts[: depth + 1]), os.O_PATH | os.O_CLOEXEC)
             try:
-                _allow(descriptor)
+                allow(descriptor)
             finally:
                 os.close(descriptor)
 
     def upload(self, entries: list[Entry], target: str) -> None:
         """Make ``target`` a folder that holds the entries and nothing else."""
         with self._acting(), self._parent(target) as (parent, name):
-            _remove(parent, name)
+            remove(parent, name)
             os.mkdir(name, 0o755, dir_fd=parent)
         self.merge(entries, target)
 
@@ -97,7 +96,7 @@ class Tree:
                     modes.append((path, entry.mode))
                     continue
                 with self._parent(path) as (folder, name):
-                    _remove(folder, name)
+                    remove(folder, name)
                     _make(folder, name, entry)
             for path, mode in reversed(modes):  # a folder that may not be written gets that mode last
                 descriptor = self._folder(_parts(path))
@@ -147,14 +146,14 @@ class Tree:
                 except OSError as error:
                     if error.errno not in IN_THE_WAY:
                         raise
-                    _remove(folder, name)
+                    remove(folder, name)
                     os.mkdir(name, 0o755, dir_fd=folder)
                     below = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             finally:
                 os.close(folder)
             folder = below
             if parts[0] != "usr":  # which is the host's, mounted over an empty folder
-                _allow(folder)
+                allow(folder)
         return folder
 
     def _open(self, path: str, flags: int) -> int:
@@ -190,74 +189,6 @@ def _parts(path: str) -> list[str]:
     if not parts or ".." in parts or "\0" in path:
         raise ValueError(f"{path!r} is no plain absolute path of a sandbox")
     return parts
-
-
-def _allow(descriptor: int) -> None:
-    """Add the owner's rights to a file or folder opened with O_PATH."""
-    status = os.fstat(descriptor)
-    wanted = 0o700 if stat.S_ISDIR(status.st_mode) else 0o400
-    if not stat.S_ISLNK(status.st_mode) and status.st_mode & wanted != wanted:
-        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(status.st_mode) | wanted)
-
-
-def _remove(folder: int, name: str) -> None:
-    """Remove a file, a link or a whole folder; nothing where there is none. Links are never followed."""
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass
-    except (IsADirectoryError, PermissionError):
-        _remove_folder(folder, name)
-
-
-def _remove_folder(above: int, name: str) -> None:
-    """Folders are moved up to the top before they are emptied, so that no depth is too deep."""
-    top = _enter(above, name)
-    try:
-        while folders := _clear(top, top):
-            for folder in folders:
-                below = _enter(top, folder)
-                try:
-                    _clear(below, top)
-                finally:
-                    os.close(below)
-                os.rmdir(folder, dir_fd=top)
-    finally:
-        os.close(top)
-    os.rmdir(name, dir_fd=above)
-
-
-def _clear(folder: int, top: int) -> list[str]:
-    """Remove the files of a folder and move its folders to the top; the names of those that are there."""
-    folders = []
-    with os.scandir(folder) as entries:
-        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in names:
-        if not is_folder:
-            os.unlink(name, dir_fd=folder)
-        elif folder == top:
-            folders.append(name)
-        else:
-            _move(folder, name, top)
-    return folders
-
-
-def _move(folder: int, name: str, top: int) -> None:
-    try:
-        os.rename(name, f"{name[:100]}-{uuid.uuid4().hex}", src_dir_fd=folder, dst_dir_fd=top)
-    except OSError as error:
-        if error.errno != errno.EXDEV:  # a folder of the image cannot be moved, nor is it deep
-            raise
-        _remove_folder(folder, name)
-
-
-def _enter(above: int, name: str) -> int:
-    path = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=above)
-    try:
-        _allow(path)
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-    finally:
-        os.close(path)
 
 
 def _make(folder: int, name: str, entry: Entry) -> None:
