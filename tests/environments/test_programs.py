@@ -10,7 +10,9 @@ from environments import snippets
 from environments.episode import answer
 from environments.interface import MODES, Task, play
 from environments.programs.environment import Programs, same
+from environments.sandbox import interface
 from environments.sandbox.choose import open_backend, why_not
+from environments.sandbox.interface import Backend
 from environments.sandbox.process import SandboxError
 from pipeline.errors import UserError
 
@@ -163,6 +165,25 @@ def test_a_failing_sandbox_gives_no_reward(monkeypatch):
 
     monkeypatch.setattr(snippets, "run_python", broken)
     assert [v.reward for v in verdicts(_task(), ["def f(x): return 0", ""])] == [None, 0.0]
+
+
+class NoKernel(Backend):
+    """A backend that builds nothing, as where the machine forbids namespaces."""
+
+    name = "none"
+
+    async def build(self, folder):
+        raise interface.SandboxError("namespaces are forbidden here")
+
+    async def start(self, image, limits):
+        raise AssertionError("nothing was built")
+
+
+def test_a_backend_that_fails_gives_no_reward():
+    programs, task = Programs(NoKernel()), _task()
+    for solution in (task.truth["code"], "def f(x): return 0"):
+        (verdict,) = asyncio.run(programs.judge(task, [solution]))
+        assert (verdict.reward, verdict.reason) == (None, "namespaces are forbidden here")
 
 
 def test_in_a_real_sandbox(tmp_path):
