@@ -4,7 +4,7 @@
 
 A row an environment: tasks made a second, then oracle episodes from reset to verdict a second (64 at once),
 each over all its families, and the slowest family of each. Programs run in limited child processes here.
-Writes ``benchmarks/results/environments.json``.
+Writes ``benchmarks/results/environments.json`` when all were measured.
 """
 
 import argparse
@@ -52,7 +52,8 @@ def main() -> None:
         "date": str(date.today()), "commit": git_commit(), "machine": platform.machine(), "cores": 1,
         "python": platform.python_version(), "environments": rows,
     }  # fmt: skip
-    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    if not arguments.only:
+        RESULT.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def measure(environment: Environment, count: int, episodes: int) -> dict:
