@@ -135,46 +135,20 @@ _ALL = (
             "1.0.5 b6b7933fffe13a345ada9917f8579c72e7b8afcfb7f7759b18fdd068aaa60486",
             "1.0.6 3a5a743a4f17c53854648144ae41f73eb4f573438d039a59f42cc3172b336141",
             "1.0.7 1e10e5f9fec597814444e20c0892ed15162fa214c8a88f434b5b077cf2fef85b",
-            "1.0.8 b417f869c11f2de034eb919820a825f35d12ce99f63a43971947ce73679eb9ba",
         ),
-    ),  # fmt: skip
-    Project(
-        "jsonpointer",
-        "BSD-3-Clause",
-        "jsonpointer.py",
-        _releases(
-            "3.5 81f28618a019cf1b011a6cf757439737972de1ccbeca2e1f86dfb4d661800792",
-            "3.6 82e839a3ba3a9e2b54394fda8b3d276c2459d80408d06ef9a6fbc369d7544ffc",
-            "3.7 58734c45431c9a268df029a39bce8d57e8aebe32f1d58d28a17c9aa246e10929",
-            "3.8 a627a255641390bfb4d51d4cfbb90648078ae855b45804ef7e19ea13a4cca355",
-            "3.9 b4c52dd58837669881f9677c0e83d73fa0b369feb67563ec4a8b1c13eb3c5a23",
-        ),
-        tests=("tests.py",),
+        tests=("test_simpleeval.py",),
     ),  # fmt: skip
     Project(
         "schema",
         "MIT",
-        "schema",
+        "schema.py",
         _releases(
             "0.7.4 fbb6a52eb2d9facf292f233adcc6008cffd94343c63ccac9a1cb1f3e6de1db17",
             "0.7.5 f06717112c61895cabc4707752b88716e8420a8819d71404501e114f91043197",
             "0.7.6 ce0186666940271e5faeb31b92c830aab6e7eb3f0d6feb88a107a76bba964ba7",
             "0.7.7 7da553abd2958a19dc2547c388cde53398b39196175a9be59ea1caf5ab0a1807",
-            "0.7.8 e86cc08edd6fe6e2522648f4e47e3a31920a76e82cce8937535422e310862ab5",
         ),
         tests=("test_schema.py",),
-    ),  # fmt: skip
-    Project(
-        "isodate",
-        "BSD-3-Clause",
-        "src/isodate",
-        _releases(
-            "0.7.0 c6332cf456314b85cc3b6ea2c45a6fa417cb1fddb361f6d2ed8f4f69e843c6d1",
-            "0.7.2 4cd1aa0f43ca76f4a6c6c0292a85f40b35ec2e43e315b59f06e6d32171a953e6",
-        ),
-        paths=("src",),
-        changelog="CHANGES.txt",
-        config="pyproject.toml",
     ),  # fmt: skip
     Project(
         "parso",
@@ -193,20 +167,6 @@ _ALL = (
         changelog="CHANGELOG.rst",
     ),  # fmt: skip
     Project(
-        "click",
-        "BSD-3-Clause",
-        "src/click",
-        _releases(
-            "8.4.0 638f1338fe1235c8f4e008e4a8a254fb5c5fbdcbb40ece3c9142ebb78e792973",
-            "8.4.1 918b5633eddf6b41c32d4f454bf0de810065c74e3f7dbf8ee5452f8be88d3e96",
-            "8.5.0 ba0d2089de75ea0310e2dde03160e6ca10009947fb95a182f9b54021bb272e34",
-            "8.5.1 9bbfada76703fd1d784b83eea012e3e8c6a001a876543ef104fa56aaaeb072b4",
-        ),
-        paths=("src",),
-        config="pyproject.toml",
-        changelog="CHANGES.rst",
-    ),  # fmt: skip
-    Project(
         "Jinja2",
         "BSD-3-Clause",
         "src/jinja2",
@@ -218,7 +178,6 @@ _ALL = (
             "3.1.6 0137fb05990d35f1275a587e9aee6d56da821fc83491a0fb838183be43f66d6d",
         ),
         paths=("src",),
-        config="pyproject.toml",
         changelog="CHANGES.rst",
         requirements=("markupsafe==3.0.3",),
         heldout=True,
