@@ -112,7 +112,7 @@ class SweSection(Section):
 
     tasks: int = Field(0, ge=0)  # to keep, at most
     projects: list[str] = []
-    kinds: list[Literal["release", "reversal", "debian"]] = ["release", "reversal", "debian"]
+    kinds: list[Literal["release", "reversal"]] = ["release", "reversal"]
     releases: int | None = Field(None, ge=2)  # of each project, the newest; None: all that are declared
     reversals: int | None = Field(None, ge=0)  # a pair of releases, at most; None: all that are sound
 
