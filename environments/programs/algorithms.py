@@ -30,7 +30,7 @@ def _coins(rng: random.Random) -> Program:
                 0,
                 1,
                 coins[-1],
-                *rng.sample(range(30, 500), 5),
+                *rng.sample(range(30, 250), 4),
             )
         ],
         5,

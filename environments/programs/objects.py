@@ -9,6 +9,12 @@ def classes(rng: random.Random) -> Program:
     return rng.choice((_bounded, _account))(rng)
 
 
+def _calls(rng: random.Random, methods: tuple[tuple[str, int], ...], count: int) -> list[list]:
+    """Random calls: of a method with a number of at most the given size, or with none where that is 0."""
+    chosen = rng.choices(methods, k=count)
+    return [[method, rng.randint(1, most)] if most else [method] for method, most in chosen]
+
+
 def _bounded(rng: random.Random) -> Program:
     name = rng.choice(("Buffer", "Queue", "Shelf", "History"))
     put, take, size = rng.choice(
@@ -26,10 +32,7 @@ def _bounded(rng: random.Random) -> Program:
     full = "the oldest item is dropped to make room" if drops else "nothing is stored and False is returned"
     inputs = []
     for length in (6, 6, 0, 3, 9, 12, 14, 16):
-        calls = [
-            rng.choice(([put, rng.randint(0, 9)], [put, rng.randint(0, 9)], [take], [size]))
-            for _ in range(length)
-        ]
+        calls = _calls(rng, ((put, 9), (put, 9), (take, 0), (size, 0)), length)
         inputs.append([[rng.randint(1, 3)], *calls])
     return Program(
         f"Write a class {name}. {name}(limit) holds at most limit items (limit >= 1). {put}(item) "
@@ -61,17 +64,7 @@ def _account(rng: random.Random) -> Program:
     )
     inputs = []
     for length in (5, 6, 1, 4, 8, 10, 12, 15):
-        calls = [
-            rng.choice(
-                (
-                    ["pay_in", rng.randint(1, 30)],
-                    ["pay_out", rng.randint(1, 60)],
-                    ["pay_out", rng.randint(1, 30)],
-                    ["report"],
-                )
-            )
-            for _ in range(length)
-        ]
+        calls = _calls(rng, (("pay_in", 30), ("pay_out", 60), ("pay_out", 30), ("report", 0)), length)
         inputs.append([[rng.randint(0, 50)], *calls])
     return Program(
         f"Write a class {name}. {name}(start) begins with the balance start. pay_in(amount) adds and "
