@@ -15,6 +15,7 @@ from data_pipelines.task_building.candidate import Candidate, Rejected
 from data_pipelines.task_building.funnel import Funnel, Seen
 from data_pipelines.task_building.implementing import content_digest, implement
 from data_pipelines.task_building.refining import BROKEN, Refiner
+from data_pipelines.task_building.swe.projects import PROJECTS
 from data_pipelines.task_building.terminal import catalog
 from data_pipelines.task_building.terminal.draft import TerminalDraft
 from environments.harbor.task import load_task, load_tasks
@@ -269,6 +270,7 @@ def test_recipes_name_families_that_there_are():
         section = load_recipe(name).agent_tasks
         for family in section.families:
             catalog.find(family)
+        assert set(section.swe.projects) <= PROJECTS.keys()
     many = load_recipe("agents").agent_tasks
     assert set(many.families) == set(catalog.FAMILIES) and many.terminal >= 120
     assert any(catalog.find(name).heldout for name in load_recipe("tiny").agent_tasks.families)
