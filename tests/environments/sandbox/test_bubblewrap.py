@@ -3,9 +3,11 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -67,6 +69,14 @@ def context(tmp_path):
     return folder
 
 
+@pytest.fixture
+def folder_for_all():
+    """A folder that any user can reach; pytest closes its own to others whenever one of its runs begins."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 def start_program(tmp_path, context, sleeping: str, python=sys.executable, prefix=()) -> subprocess.Popen:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(
@@ -90,14 +100,12 @@ def test_when_this_process_is_killed_all_inside_dies(bubblewrap, tmp_path, conte
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs as root alone: who is not root runs all tests so")
-def test_without_root_it_works_and_limits_hold(bubblewrap, tmp_path_factory, context):
+def test_without_root_it_works_and_limits_hold(bubblewrap, folder_for_all, context):
     """As a user who cannot read the Python of these tests: the system's runs it."""
     python = "/usr/bin/python3"
     if not Path(python).exists():
         pytest.skip("no Python of the system that another user could run")
-    folder = tmp_path_factory.mktemp("nobody")
-    for above in (folder, *folder.parents[:2], context, *context.parents[:3]):
-        above.chmod(0o755)
+    folder, context = folder_for_all, shutil.copytree(context, folder_for_all / "context")
     (folder / "cache").mkdir()
     os.chown(folder / "cache", 65534, 65534)
     drop = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--")
