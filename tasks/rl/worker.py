@@ -19,7 +19,7 @@ from environments.catalog import environments
 from environments.interface import Environment, Task
 from model.chat.tokenizer import Tokenizer
 from pipeline.errors import UserError, run_command
-from tasks.rl.engines.client import EngineClient, Sampling
+from tasks.rl.engines.client import EngineClient, EngineDied, Sampling
 from tasks.rl.engines.pool import FILE as ENGINES
 from tasks.rl.gateway.gateway import Gateway
 from tasks.rl.group import Spool
@@ -30,6 +30,7 @@ from tasks.rl.trajectory import Trajectory
 
 CONTROL, FIGURES, SPOOL = "control.json", "rollouts.json", "spool"
 SECONDS_BETWEEN_FIGURES = 1.0
+SECONDS_BETWEEN_BEATS = 2.0
 
 
 class ServiceConfig(BaseModel):
@@ -72,24 +73,30 @@ async def work(config: WorkerConfig) -> None:
             at_once=config.at_once, curriculum=config.curriculum,
         )  # fmt: skip
         watch = Engines(config, router, clients, http)
-        figures = asyncio.create_task(_tell(config.scratch / FIGURES, orchestrator.figures))
+        beside = [
+            asyncio.create_task(_tell(config.scratch / FIGURES, orchestrator.figures)),
+            asyncio.create_task(watch.listen()),
+        ]
         try:
             await orchestrator.run(lambda: watch.look() or read_control(config.scratch))
         finally:
-            figures.cancel()
+            for task in beside:
+                task.cancel()
 
 
 class Engines:
-    """Keeps the router as ``engines.json`` says. One that was taken off the ring comes back when the trainer
-    has started it again, which shows in its new address.
+    """Keeps the router as ``engines.json`` and the engines' heartbeats say: one that does not answer is taken
+    off the ring, and comes back when it answers again.
     """
 
     def __init__(self, config: WorkerConfig, router: Router, clients: dict[str, EngineClient], http):
         self._file, self._experts = config.scratch / ENGINES, config.record_experts
         self._router, self._clients, self._http = router, clients, http
         self._seen: tuple[int, int] = (0, 0)
+        self._told: dict[str, str] = {}
 
     def look(self) -> None:
+        """Read the file where it has changed."""
         try:
             status = self._file.stat()
         except FileNotFoundError:
@@ -97,15 +104,31 @@ class Engines:
         if (status.st_mtime_ns, status.st_ino) == self._seen:
             return
         self._seen = status.st_mtime_ns, status.st_ino
-        told = json.loads(self._file.read_text())["engines"]
-        for name in set(self._router.engines) - set(told):
+        self._told = json.loads(self._file.read_text())["engines"]
+        for name in set(self._router.engines) - set(self._told):
             self._router.leave(name)
-        for name, url in told.items():
-            known = self._clients.get(name)
-            if known is None or known.url != url:
+        for name, url in self._told.items():
+            if name not in self._clients or self._clients[name].url != url:
+                self._router.leave(name)
                 self._clients[name] = EngineClient(url, self._http, self._experts)
                 self._router.join(name)
-            elif name not in self._router.engines:
+
+    async def listen(self) -> None:
+        """For ever: ask each engine for a sign of life."""
+        while True:
+            await asyncio.sleep(SECONDS_BETWEEN_BEATS)
+            await asyncio.gather(*(self._beat(name) for name in self._told))
+
+    async def _beat(self, name: str) -> None:
+        client = self._clients[name]
+        try:
+            await client.version()
+        except (EngineDied, ValueError) as error:
+            if self._clients.get(name) is client and name in self._router.engines:
+                print(f"{name} is off the ring: {error}", flush=True)
+                self._router.leave(name)
+        else:
+            if self._clients.get(name) is client and name in self._told:
                 self._router.join(name)
 
 

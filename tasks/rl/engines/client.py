@@ -103,8 +103,7 @@ class EngineClient:
     async def _call(self, verb: str, path: str, body: dict | None, seconds: float) -> dict[str, Any]:
         where = f"{self.url}{path}"
         try:
-            async with self._http.request(verb, where, json=body, timeout=_limit(seconds)) as response:
-                answer = await response.json()
+            response, answer = await self._exchange(verb, where, body, seconds)
         except TimeoutError:
             raise EngineDied(f"{where} did not answer in {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -118,6 +117,21 @@ class EngineClient:
         if response.status >= 500 or response.status == 429:
             raise EngineDied(sentence)
         raise ValueError(sentence)
+
+    async def _exchange(
+        self, verb: str, where: str, body: dict | None, seconds: float
+    ) -> tuple[aiohttp.ClientResponse, dict[str, Any]]:
+        """An idle connection may be closed by the server as a request goes into it: that one is sent again,
+        on a new one. All calls may be: an answer follows from its seed.
+        """
+        for last in (False, True):
+            try:
+                async with self._http.request(verb, where, json=body, timeout=_limit(seconds)) as response:
+                    return response, await response.json()
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if last:
+                    raise
+        raise AssertionError("the second try returns or raises")
 
 
 def _limit(seconds: float) -> aiohttp.ClientTimeout:

@@ -90,6 +90,29 @@ def test_new_weights_reach_all_and_a_dead_engine_gets_them_too(pool, checkpoint)
     assert told == {"version": version, "engines": pool.addresses} and len(told["engines"]) == 2
 
 
+def test_a_connection_that_the_server_closed_is_no_death():
+    """A server that hangs up on every other request, as one whose patience with a connection ran out."""
+    calls = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        calls.append(head)
+        if len(calls) % 2 == 0:
+            body = b'{"version": 7}'
+            length = f"content-length: {len(body)}\r\n".encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + b"\r\n" + body)
+            await writer.drain()
+        writer.close()
+
+    async def run():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, aiohttp.ClientSession() as http:
+            return [await EngineClient(address, http).version() for _ in range(3)]
+
+    assert asyncio.run(run()) == [7, 7, 7] and len(calls) == 6
+
+
 def test_requests_that_cannot_be_answered(pool):
     address = pool.addresses["engine-0"]
     with pytest.raises(ContextFull):
