@@ -79,9 +79,12 @@ def test_same_gradient_in_every_run(dtype, draw):
 @pytest.mark.gpu
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("heads", [8, 64, 128])
-def test_head_sizes_of_glm5(heads, deterministic, draw, error):
-    q, kv, index, grad = inputs(draw, torch.bfloat16, 2, 33, 700, heads, 512, 64, 200)
-    full = torch.arange(33, device="cuda") != 1
+@pytest.mark.parametrize("sizes", [(2, 33, 700, 200), (1, 9, 3000, 2048), (1, 4, 90, 24)])
+def test_head_sizes_of_glm5(sizes, heads, deterministic, draw, error):
+    """Keys that end inside a tile, GLM-5's own number of them, and less than a tile."""
+    B, T, S, K = sizes
+    q, kv, index, grad = inputs(draw, torch.bfloat16, B, T, S, heads, 512, 64, K)
+    full = torch.arange(T, device="cuda") != 1
     expected = results(
         reference.sparse_mla, q[:, full], kv, index[:, full], grad[:, full], 512, torch.float64
     )
