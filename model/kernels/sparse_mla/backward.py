@@ -39,7 +39,8 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     # Score gradients of all heads, then their probabilities: the left side of one product.
     weights = torch.empty(chunk, 2 * N, K, dtype=q.dtype, device=q.device)
     each = torch.empty(chunk * K, X, dtype=q.dtype, device=q.device) if deterministic else dkv
-    hopper = fits(q, latent) if hopper is None else hopper
+    if hopper is None:
+        hopper = fits(q, latent) and K % 16 == 0  # else it spills registers, or does not compile (K = 1)
     block_n, block_c = max(16, min(64, triton.next_power_of_2(N))), triton.next_power_of_2(latent)
     block_r = max(16, triton.next_power_of_2(X - latent))
     tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
