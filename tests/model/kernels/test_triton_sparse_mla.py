@@ -81,9 +81,7 @@ def test_same_gradient_in_every_run(dtype, draw):
 @pytest.mark.parametrize("heads", [8, 64, 128])
 @pytest.mark.parametrize("sizes", [(2, 33, 700, 200), (2, 33, 700, 208), (1, 9, 3000, 2048), (1, 4, 90, 48)])
 def test_head_sizes_of_glm5(sizes, heads, deterministic, draw, error):
-    """Keys that end inside a tile and are no multiple of 16, or are one; GLM-5's own number of them; less than
-    a tile.
-    """
+    """Keys that end inside a tile, no multiple of 16 and one; GLM-5's own number; less than a tile."""
     B, T, S, K = sizes
     q, kv, index, grad = inputs(draw, torch.bfloat16, B, T, S, heads, 512, 64, K)
     full = torch.arange(T, device="cuda") != 1
