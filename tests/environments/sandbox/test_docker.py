@@ -288,6 +288,8 @@ def test_without_quotas_a_watch_ends_what_fills_the_disk(backend, build):
         many = "for i in {1..9}; do dd if=/dev/zero of=/big$i bs=1M count=8; done; sleep 900"
         result = await sandbox.run(many, seconds=900)  # the backend's own watch is at work
         kept = await sandbox.run("sleep 2; du -sm /big1 | cut -f1; rm /big*")
+        while backend._watch._full:  # it has not seen yet that there is room again
+            await asyncio.sleep(0.05)
         await sandbox.run(
             "for i in {1..9}; do dd if=/dev/zero of=/big$i bs=1M count=8; done; sleep 900", seconds=900
         )
