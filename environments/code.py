@@ -11,7 +11,8 @@ from typing import Any
 
 from environments.episode import answer
 from environments.interface import Draft, Environment, Episode, Message, Mode, Step, Task, Verdict
-from environments.sandbox.process import SandboxError, run_python
+from environments.sandbox.interface import SandboxError
+from environments.sandbox.process import run_python
 
 OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
 APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}

@@ -11,8 +11,7 @@ from environments.episode import MalformedCall, answer, call_message, read_call
 from environments.interface import Draft, Environment, Episode, Message, Mode, Step, Task, Verdict
 from environments.mathematics.reading import final_answer, read_number
 from environments.python_problems import FAMILIES
-from environments.sandbox.interface import Backend
-from environments.sandbox.process import SandboxError
+from environments.sandbox.interface import Backend, SandboxError
 from environments.snippets import Runner, runner
 
 MAX_CALLS = 6

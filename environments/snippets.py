@@ -12,7 +12,8 @@ from pathlib import Path
 
 from environments.sandbox import interface as sandbox
 from environments.sandbox import process
-from environments.sandbox.process import Outcome, SandboxError, run_python
+from environments.sandbox.interface import SandboxError
+from environments.sandbox.process import Outcome, run_python
 
 MODULES = frozenset({
     "bisect", "calendar", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",

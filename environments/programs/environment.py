@@ -16,8 +16,7 @@ from environments.episode import answer
 from environments.interface import Draft, Environment, Episode, Message, Mode, Step, Task, Verdict
 from environments.programs import algorithms, objects, structures, transformations, unseen
 from environments.programs.problem import Program
-from environments.sandbox.interface import Backend
-from environments.sandbox.process import SandboxError
+from environments.sandbox.interface import Backend, SandboxError
 from environments.snippets import Runner, last_value, runner
 
 TRAINED: dict[str, Callable[[random.Random], Program]] = {

@@ -11,6 +11,8 @@ import sys
 import weakref
 from dataclasses import dataclass
 
+from environments.sandbox.interface import SandboxError
+
 MAX_OUTPUT_BYTES = 64_000
 
 # Runs before the snippet, inside the child: limits cannot be raised again.
@@ -20,10 +22,6 @@ for kind, limit in ((r.RLIMIT_CPU, {cpu}), (r.RLIMIT_AS, {memory}), (r.RLIMIT_FS
                     (r.RLIMIT_CORE, 0), (r.RLIMIT_NOFILE, 16)):
     r.setrlimit(kind, (limit, limit))
 """
-
-
-class SandboxError(Exception):
-    """The sandbox itself failed: no statement about what ran in it."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from environments.interface import MODES, Task, play
 from environments.programs.environment import Programs, same
 from environments.sandbox import interface
 from environments.sandbox.choose import open_backend, why_not
-from environments.sandbox.interface import Backend
-from environments.sandbox.process import SandboxError
+from environments.sandbox.interface import Backend, SandboxError
 from pipeline.errors import UserError
 
 PROGRAMS = Programs()

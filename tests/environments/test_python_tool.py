@@ -11,7 +11,7 @@ from environments.episode import answer, call_message
 from environments.interface import MODES, Task, play
 from environments.python_tool import MAX_OUTPUT, PythonTool
 from environments.sandbox.choose import open_backend, why_not
-from environments.sandbox.process import SandboxError
+from environments.sandbox.interface import SandboxError
 from pipeline.errors import UserError
 
 TOOL = PythonTool()
