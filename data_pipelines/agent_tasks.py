@@ -44,6 +44,8 @@ class Source:
 def run(context: Context) -> dict[str, float]:
     """Draft, implement and refine candidates until the recipe has its tasks."""
     section: AgentTasksSection = context.section
+    if not section.terminal and not section.swe.tasks:
+        return _nothing(context)
     backend = open_backend(section.backend)
     drafter = section.drafter if isinstance(section.drafter, Drafter) else None
     rounds = drafter.rounds if drafter else 0
@@ -62,6 +64,13 @@ def run(context: Context) -> dict[str, float]:
     _write(context, kept, builder)
     context.facts.update(backend=backend.name, build_seconds=round(time.monotonic() - started, 1))
     return _metrics(kept, builder)
+
+
+def _nothing(context: Context) -> dict[str, float]:
+    """A recipe that wants no task: an artifact without any, and no sandbox needed."""
+    builder = Builder(context, None, 1)
+    _write(context, [], builder)
+    return _metrics([], builder)
 
 
 def shares(section: AgentTasksSection) -> dict[str, int]:
@@ -100,7 +109,7 @@ class Builder:
     them is done first.
     """
 
-    def __init__(self, context: Context, refiner: Refiner, at_once: int) -> None:
+    def __init__(self, context: Context, refiner: Refiner | None, at_once: int) -> None:
         self.context, self.refiner, self.at_once = context, refiner, at_once
         self.funnel, self.kept, self.dropped = Funnel(), [], []
         self.wanted = self.tried = self.broken = 0

@@ -185,6 +185,12 @@ def test_without_a_sandbox_there_is_one_sentence(chain, monkeypatch, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_a_recipe_that_wants_no_task_needs_no_sandbox(chain, monkeypatch):
+    monkeypatch.setattr("data_pipelines.agent_tasks.open_backend", lambda name: pytest.fail("it was asked"))
+    folder = made(chain, {}, 0)
+    assert (folder / "tasks.jsonl").read_text() == "" and not list((folder / "tasks").iterdir())
+
+
 def test_an_unknown_family_is_named(chain, task_backend):
     with pytest.raises(UserError, match="no family 'log-reprot' of terminal tasks"):
         made(chain, {"log-reprot": 1.0}, 1)
