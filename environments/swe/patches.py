@@ -105,6 +105,11 @@ def added_lines(patch: str) -> dict[str, list[str]]:
     return lines
 
 
+def changed_lines(patch: str) -> int:
+    """How many lines a unified diff removes and adds."""
+    return sum(not header and line[:1] in ("+", "-") for header, line in _lines(patch))
+
+
 def _lines(patch: str) -> Iterator[tuple[bool, str]]:
     """Each line, and whether it is a header: what a hunk removes or adds may look like one."""
     left = 0  # lines of old and new text that the hunk still has

@@ -108,11 +108,12 @@ class Drafter(Section):
 
 
 class SweSection(Section):
-    """Fix tasks from releases of real projects, those of ``data_pipelines/task_building/swe/projects.py``."""
+    """Fix tasks from real projects, those of ``data_pipelines/task_building/swe/projects.py``."""
 
     tasks: int = Field(0, ge=0)  # to keep, at most
     projects: list[str] = []
-    kinds: list[Literal["release", "reversal"]] = ["release", "reversal"]
+    # debian: patches of source packages, where apt can fetch them
+    kinds: list[Literal["release", "reversal", "debian"]] = ["release", "reversal"]
     releases: int | None = Field(None, ge=2)  # of each project, the newest; None: all that are declared
     reversals: int | None = Field(None, ge=0)  # a pair of releases, at most; None: all that are sound
 

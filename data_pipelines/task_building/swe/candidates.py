@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from data_pipelines.task_building.candidate import Candidate, Rejected
-from data_pipelines.task_building.swe.build import make_pair, of_pair
+from data_pipelines.task_building.swe.apt_sources import AptSources
+from data_pipelines.task_building.swe.build import of_pair
+from data_pipelines.task_building.swe.debian import PACKAGES, of_package
+from data_pipelines.task_building.swe.pair import make_pair
+from data_pipelines.task_building.swe.project import Project
 from data_pipelines.task_building.swe.projects import PROJECTS
 from data_pipelines.task_building.swe.running import Runner
 from environments.sandbox.choose import open_backend
@@ -98,17 +103,37 @@ async def _all(
     section: SweSection, scratch: Path, seed: int, backend: Backend | None, dropped: Counter
 ) -> AsyncIterator[Candidate]:
     backend = backend or await asyncio.to_thread(open_backend)
-    for name in dict.fromkeys(section.projects):
-        project = PROJECTS[name]
+    with tempfile.TemporaryDirectory(prefix="apt-") as folder:
+        apt = AptSources(Path(folder))
+        for name in dict.fromkeys(section.projects):
+            runner = Runner(backend, PROJECTS[name], scratch / "runs")
+            for source in _sources(PROJECTS[name], section, runner, apt, scratch, seed, dropped):
+                try:
+                    async for candidate in source:
+                        yield candidate
+                except Rejected as reason:
+                    dropped[str(reason)] += 1
+                    log.info("%s: %s", name, reason)
+
+
+def _sources(
+    project: Project, section: SweSection, runner: Runner, apt: AptSources, scratch: Path, seed: int,
+    dropped: Counter,
+) -> Iterator[AsyncIterator[Candidate]]:  # fmt: skip
+    """Debian's patches, then pairs of releases; one that fails does not hold up the others."""
+
+    def note(why: str) -> None:
+        dropped[why] += 1
+
+    for package in PACKAGES.get(project.name, ()) if "debian" in section.kinds else ():
+        yield of_package(project, package, runner, apt, scratch, note)
+    if {"release", "reversal"} & set(section.kinds):
         releases = project.releases[-(section.releases or len(project.releases)) :]
-        runner = Runner(backend, project, scratch / "runs")
         for old, new in pairwise(releases):
-            pair = await asyncio.to_thread(make_pair, project, old, new, scratch)
-            try:
-                async for candidate in of_pair(
-                    pair, section, runner, seed, lambda why: dropped.update([why])
-                ):
-                    yield candidate
-            except Rejected as reason:
-                dropped[str(reason)] += 1
-                log.info("%s %s: %s", name, new.version, reason)
+            yield _of_releases(project, old, new, section, runner, scratch, seed, note)
+
+
+async def _of_releases(project, old, new, section, runner, scratch, seed, note) -> AsyncIterator[Candidate]:
+    pair = await asyncio.to_thread(make_pair, project, old, new, scratch)
+    async for candidate in of_pair(pair, section, runner, seed, note):
+        yield candidate

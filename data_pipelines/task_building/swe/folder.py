@@ -11,10 +11,12 @@ from data_pipelines.task_building.candidate import Rejected
 from data_pipelines.task_building.swe.project import Project
 from data_pipelines.task_building.swe.running import GRADER, SECONDS, image_lines, tests_json
 from environments.swe.history import faults, freshen
+from environments.swe.patches import changed_lines
 
 AGENT_SECONDS = 1800
 VERIFIER_SECONDS = SECONDS + 60
 BUILD_SECONDS = 600
+EASY, MEDIUM = 6, 30  # lines that a fix of that difficulty changes, at most
 
 TEST_SH = """\
 #!/bin/bash
@@ -91,13 +93,19 @@ def write_folder(
         f"WORKDIR {project.workdir}\n",
     )
     _write(folder / "instruction.md", instruction)
-    _write(folder / "task.toml", _task_toml(project, name, metadata))
+    _write(folder / "task.toml", _task_toml(project, name, {"difficulty": difficulty(fix), **metadata}))
     _write(folder / "solution/gold.patch", fix)
     _write(folder / "solution/solve.sh", SOLVE_SH.format(workdir=project.workdir), 0o755)
     _write(folder / "tests/test.sh", TEST_SH, 0o755)
     _write(folder / "tests/tests.json", json.dumps(tests_json(project, repair, keep), indent=1) + "\n")
     (folder / "tests/files.tar.gz").write_bytes(tests)
     shutil.copyfile(GRADER, folder / "tests/grade.py")
+
+
+def difficulty(fix: str) -> str:
+    """By the lines that the fix changes."""
+    lines = changed_lines(fix)
+    return "easy" if lines <= EASY else "medium" if lines <= MEDIUM else "hard"
 
 
 def _task_toml(project: Project, name: str, metadata: Mapping[str, object]) -> str:

@@ -30,6 +30,15 @@ In `{workdir}` lies the Python project {project} {version}. These are the notes 
 Make the changes in `{package}` so that what the tests below check holds. Points of the notes that no test
 below is about are optional.
 """
+DEBIAN = """\
+# {project}: {title}
+
+In `{workdir}` lies the Python project {project} {version}. A change is wanted; its maintainers say of it:
+
+{issue}
+
+Make the change in `{package}` so that what the tests below check holds.
+"""
 END = """\
 These tests and all others of the project must pass in the end; the project's test files are put back before
 they run, so changes there have no effect. `{run}` runs the tests that are there now.

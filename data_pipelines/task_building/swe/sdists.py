@@ -55,6 +55,11 @@ def fetch(name: str, version: str, sha256: str, downloads: Path) -> Path:
                 "take the project out of the recipe"
             )
         partial.replace(archive)
+    return checked(archive, sha256)
+
+
+def checked(archive: Path, sha256: str) -> Path:
+    """The archive itself. Raises ``UserError`` where it is another one."""
     found = hash_file(archive)
     if found != sha256:
         raise UserError(

@@ -13,7 +13,8 @@ import pytest
 
 from data_pipelines.task_building.candidate import Rejected
 from data_pipelines.task_building.swe import build, candidates, running
-from data_pipelines.task_building.swe.build import asked, make_pair, of_pair
+from data_pipelines.task_building.swe.build import of_pair
+from data_pipelines.task_building.swe.pair import asked, make_pair
 from data_pipelines.task_building.swe.projects import PROJECTS
 from data_pipelines.task_building.swe.running import Outcome, Runner
 from environments.harbor.task import load_task
