@@ -27,7 +27,6 @@ from pipeline.errors import UserError
 
 BUILD_SECONDS = 600  # without a word of the build
 BUILD_LIMITS = {"memory": 4 * 2**30, "memswap": 4 * 2**30}
-QUOTA_DRIVERS = ("btrfs", "zfs")
 OPEN_FILES = 1024
 TAIL_LINES = 3  # of a build's output, in the sentence that says why it failed
 

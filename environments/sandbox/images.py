@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from environments.sandbox import base
-from environments.sandbox.dockerfile import BASE_ENVIRONMENT, Instruction, parse_dockerfile
+from environments.sandbox.dockerfile import BASE_ENVIRONMENT, Instruction, read_dockerfile
 from environments.sandbox.files import Entry, digest, read_file, read_folder
 from environments.sandbox.interface import Image, ImageError, Limits, SandboxError
 from environments.sandbox.layers import Layers
@@ -30,13 +30,10 @@ class Builder:
         self._making: dict[str, asyncio.Future[None]] = {}
 
     async def build(self, folder: Path) -> Image:
-        try:
-            text = (folder / "Dockerfile").read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ImageError(f"{folder / 'Dockerfile'} cannot be read: {error}") from None
+        instructions = await asyncio.to_thread(read_dockerfile, folder)
         chain = await self._base()
         environment, arguments, workdir = {**BASE_ENVIRONMENT, **HOME}, {}, "/"
-        for instruction in parse_dockerfile(text):
+        for instruction in instructions:
             match instruction.kind:
                 case "FROM":
                     _check_base(instruction)

@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from environments.sandbox.children import Child
-from environments.sandbox.dockerfile import BASE_ENVIRONMENT, parse_dockerfile
+from environments.sandbox.dockerfile import BASE_ENVIRONMENT, read_dockerfile
 from environments.sandbox.files import read_folder
 from environments.sandbox.images import read_sources
 from environments.sandbox.interface import Backend, Image, ImageError, Limits, Result, Sandbox, SandboxError
 from environments.sandbox.output import Output
 from environments.sandbox.tree import Tree
-
-KILLED = 137
 
 
 class PlainProcess(Backend):
@@ -31,7 +29,7 @@ class PlainProcess(Backend):
     async def build(self, folder: Path) -> Image:
         """Nothing is built: the instructions are read again for each sandbox."""
         workdir, environment = "/", {**BASE_ENVIRONMENT, "PATH": os.environ["PATH"]}
-        for instruction in parse_dockerfile((folder / "Dockerfile").read_text()):
+        for instruction in read_dockerfile(folder):
             match instruction.kind:
                 case "RUN" | "USER":
                     raise ImageError(
@@ -62,7 +60,7 @@ class PlainSandbox(Sandbox):
         self._outputs: list[Output] = []
 
     def fill(self, context: Path) -> None:
-        for instruction in parse_dockerfile((context / "Dockerfile").read_text()):
+        for instruction in read_dockerfile(context):
             if instruction.kind == "WORKDIR" and instruction.value != "/":
                 self._tree.make_folder(instruction.value)
             elif instruction.kind == "COPY":

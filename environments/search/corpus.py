@@ -1,6 +1,6 @@
 """The world of the search tasks: documents, entities, and facts with the line that states each.
 
-A corpus is a folder of plain files, made by ``data_pipelines.search_corpus`` or by hand:
+A corpus is a folder of plain files, made by ``data_pipelines.search_tasks`` or by hand:
 
 - ``corpus.json``: ``{"name", "sources": [{"name", "version", "licence"}], "relations": {name: {"statement",
   "role", "clue"}}}``. A statement is a sentence with ``{subject}`` and ``{object}``.
@@ -182,7 +182,7 @@ def load(folder: Path) -> Corpus:
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         raise UserError(
-            f"{folder} is no search corpus, it lacks {', '.join(missing)}: make it with search_corpus"
+            f"{folder} is no search corpus, it lacks {', '.join(missing)}: make it with stage search_tasks"
         )
     try:
         about = json.loads((folder / "corpus.json").read_text())

@@ -1,6 +1,6 @@
 """Multi-hop questions over a corpus, answered with search, open and find (arXiv 2602.15763, section 4.2.3).
 
-search = Search(Path("corpus"))                # a folder of data_pipelines.search_corpus
+search = Search(Path("corpus"))                # of data_pipelines.search_tasks
 task = search.make_task("links2", seed=0)
 """
 

@@ -195,18 +195,6 @@ def test_why_an_image_cannot_be_built_is_one_sentence(build, base, lines, words)
     assert "\n" not in message and len(message) < 1000
 
 
-def test_a_folder_without_a_dockerfile(backend, tmp_path):
-    with pytest.raises(ImageError, match="Dockerfile"):
-        asyncio.run(backend.build(tmp_path))
-    (tmp_path / "Dockerfile").write_bytes(b"FROM \xff")
-    with pytest.raises(ImageError, match="UTF-8"):
-        asyncio.run(backend.build(tmp_path))
-    (tmp_path / "Dockerfile").write_text(FROM)
-    (tmp_path / ".dockerignore").write_text("secret")
-    with pytest.raises(ImageError, match="dockerignore"):
-        asyncio.run(backend.build(tmp_path))
-
-
 def test_no_signal_ends_the_first_process_and_orphans_leave_no_zombies(backend, build):
     async def attack(sandbox):
         first = backend.engine.api.inspect_container(sandbox.identity)["State"]["Pid"]

@@ -223,6 +223,18 @@ def test_an_image_that_cannot_be_built_says_why(build, lines, words):
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_whose_dockerfile_cannot_be_taken(backend, tmp_path):
+    with pytest.raises(ImageError, match="Dockerfile"):
+        asyncio.run(backend.build(tmp_path))
+    (tmp_path / "Dockerfile").write_bytes(b"FROM \xff")
+    with pytest.raises(ImageError, match="UTF-8"):
+        asyncio.run(backend.build(tmp_path))
+    (tmp_path / "Dockerfile").write_text("FROM python:3.11-slim-bookworm\n")
+    (tmp_path / ".dockerignore").write_text("secret")
+    with pytest.raises(ImageError, match="dockerignore"):
+        asyncio.run(backend.build(tmp_path))
+
+
 def test_copy_takes_nothing_from_outside_the_folder(build, tmp_path):
     (tmp_path / "outside.txt").write_text("outside")
     (tmp_path / "context").mkdir()

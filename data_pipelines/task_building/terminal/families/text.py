@@ -4,7 +4,6 @@ import random
 import re
 
 USERS = "alice bruno carla dmitri elena farid greta hugo ines jonas kira liam mona nadia oscar petra".split()
-HOSTS = "amber birch cedar delta ember fjord grove heron iris jade kestrel lotus maple nectar".split()
 SERVICES = "billing catalog checkout inventory ledger mailer orders payments profile search shipping".split()
 WORDS = (
     "anchor basin candle drift engine falcon garden harbor island jacket kernel lantern marble needle "
