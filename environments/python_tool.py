@@ -102,7 +102,7 @@ class PythonEpisode(Episode):
 
     def _take_answer(self, content: object) -> Step:
         said, right = final_answer(content), read_number(self._task.truth["answer"])
-        if said is not None and read_number(said) == right:
+        if None not in (said, right) and read_number(said) == right:
             return self._end(1.0, "right")
         return self._end(0.0, "the answer is wrong")
 

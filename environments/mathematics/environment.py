@@ -98,18 +98,25 @@ class MathematicsEpisode(Episode):
 async def is_equal(said: str, answer: str, kind: str, unit: str = "") -> bool | None:
     """Whether a tidied final answer is the right one; None where that cannot be decided in bounded time.
 
-    Raises ``CheckerError`` when Math-Verify cannot be asked.
+    Raises ``CheckerError`` when Math-Verify cannot be asked, or the right answer cannot be read.
     """
     if kind == "number":
-        return read_number(said, unit) == read_number(answer)
+        return read_number(said, unit) == _readable(read_number(answer), answer)
     if kind in ("set", "tuple") and "sqrt" not in answer:
         ordered = kind == "tuple"
-        values, right = read_numbers(said, ordered), read_numbers(answer, ordered)
+        values, right = read_numbers(said, ordered), _readable(read_numbers(answer, ordered), answer)
         return values == right if ordered else values is not None and sorted(values) == sorted(right)
     if said.replace(" ", "") == answer.replace(" ", ""):
         return True  # saves SymPy a tenth of a second
     readable = _as_latex(said, kind)
     return False if readable is None else await checker().equal(answer, readable)
+
+
+def _readable(value, answer: str):
+    """The value of the right answer: one that cannot be read would be equal to everything unreadable."""
+    if value is None:
+        raise CheckerError(f"the right answer cannot be read: {answer}")
+    return value
 
 
 def _as_latex(said: str, kind: str) -> str | None:

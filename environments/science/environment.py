@@ -46,9 +46,11 @@ def is_right(said: str, truth: dict) -> bool:
         value = read_quantity(said, truth["unit"])
         return value is not None and agrees(value, truth["answer"], truth["figures"])
     if truth["kind"] == "list":
-        return read_numbers(said, ordered=True) == read_numbers(truth["answer"], ordered=True)
+        numbers = read_numbers(said, ordered=True)
+        return numbers is not None and numbers == read_numbers(truth["answer"], ordered=True)
     if truth["kind"] == "unit":
-        return read_unit(said) == read_unit(truth["answer"])
+        unit = read_unit(said)
+        return unit is not None and unit == read_unit(truth["answer"])
     plain = re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", r"\1", said)
     return re.split(r"\s*(?:,|<)\s*", plain.strip()) == truth["answer"].split(", ")
 

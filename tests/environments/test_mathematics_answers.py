@@ -1,5 +1,6 @@
 """The answers of mathematics equal those found in other ways: brute force, enumeration, SymPy."""
 
+import asyncio
 import itertools
 import math
 import random
@@ -8,7 +9,8 @@ from fractions import Fraction
 
 import pytest
 
-from environments.mathematics.environment import Mathematics
+from environments.mathematics.checker import CheckerError
+from environments.mathematics.environment import Mathematics, is_equal
 from environments.mathematics.reading import read_number, read_numbers
 
 MATHS = Mathematics()
@@ -278,3 +280,9 @@ def test_answers_of_calculus_and_algebra_equal_sympy():
                 task,
                 value,
             )
+
+
+@pytest.mark.parametrize(("answer", "kind"), [("1" * 70, "number"), ("1, two", "set"), ("(1, two)", "tuple")])
+def test_a_right_answer_that_cannot_be_read_equals_nothing(answer, kind):
+    with pytest.raises(CheckerError, match="the right answer cannot be read: .?1"):
+        asyncio.run(is_equal("no number", answer, kind))

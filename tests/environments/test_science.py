@@ -280,3 +280,8 @@ def test_nothing_heavy_is_loaded():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert output.strip() == "[]"
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("unit", "no unit"), ("list", "1, two")])
+def test_a_right_answer_that_cannot_be_read_equals_nothing(kind, answer):
+    assert not is_right("neither of them", {"kind": kind, "answer": answer})
