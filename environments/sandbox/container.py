@@ -51,6 +51,10 @@ class Container(Sandbox):
         words = (command, cwd or "", *(f"{name}={value}" for name, value in (environment or {}).items()))
         if any("\0" in word for word in words):
             return Result(CANNOT_RUN, "the command cannot be run: it holds a zero byte")
+        try:
+            "".join(words).encode(errors="surrogateescape")
+        except UnicodeEncodeError as error:
+            return Result(CANNOT_RUN, f"the command cannot be run: {error}")
         for _ in range(2):  # once more where all processes, the first too, had ended before
             execution = Execution(self._api, self.identity, self._limits.output_bytes)
             folder = cwd or self._image.workdir

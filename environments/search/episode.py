@@ -119,7 +119,7 @@ class SearchEpisode(Episode):
             raise SandboxError("there is none for the tool python here")
         if self._sandbox is None:
             self._sandbox = await self._start_sandbox()
-        await self._sandbox.write("/tmp/program.py", code.encode())
+        await self._sandbox.write("/tmp/program.py", code.encode(errors="replace"))
         result = await self._sandbox.run("python3 /tmp/program.py", seconds=CODE_SECONDS, cwd="/tmp")
         if result.timed_out:
             return f"{result.output}\nstopped after {CODE_SECONDS} s"

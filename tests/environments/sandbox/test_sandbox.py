@@ -31,6 +31,12 @@ def test_output_that_is_no_utf_8(inside):
     assert outcome(inside, r"printf 'a\xff\xc3\xa9b'").output == "a\ufffd\u00e9b"
 
 
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_a_command_that_no_system_can_take_is_not_run(inside, character):
+    result = outcome(inside, f"echo {character}")
+    assert result.returncode == 126 and "the command cannot be run: " in result.output
+
+
 def test_bash_starts_in_the_workdir_with_the_image_s_environment(build, inside):
     image = build("ENV GREETING=hello NAME='two words'\nWORKDIR /srv/work\n")
     seen = 'pwd; echo "$GREETING|$NAME|$EXTRA"; [[ -n $BASH_VERSION ]] && id -u'

@@ -247,6 +247,7 @@ def test_python_runs_in_a_sandbox_that_lasts_an_episode(folder, images):
     assert results[3] == "\nexit status 3"
     assert "ZeroDivisionError" in results[4] and results[4].endswith("exit status 1")
     assert "FileNotFoundError" in attempt_with_python(folder, images, "open('/tmp/kept')")[0]
+    assert attempt_with_python(folder, images, "print('\ud800')")[0] == "?\n"
 
 
 def test_python_sees_neither_the_corpus_nor_a_network(folder, images):
