@@ -23,12 +23,12 @@ from environments.swe.history import faults
 from pipeline.errors import UserError
 from pipeline.recipe.data import SweSection
 from tests.data_pipelines.swe.conftest import NEW, NEW_TESTS, OLD
+from tests.data_pipelines.swe.packages import pytest_lines
 from tests.waiting import PATIENCE
 
 SECTION = SweSection(projects=["shapes"])
 AREA, LABEL = "tests/test_shapes.py::TestArea::test_negative", "tests/test_shapes.py::test_label"
 FLAKY = "tests/test_shapes.py::test_flaky"
-PYTEST_FOLDERS = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py.py")
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +40,11 @@ def backend(tmp_path_factory):
 
 
 @pytest.fixture
-def lines(tmp_path_factory, monkeypatch):
+def lines(monkeypatch):
     """Images get pytest from the packages of this Python instead of the index."""
-    packages = Path(pytest.__file__).parents[1]
-    copy = tmp_path_factory.mktemp("packages")
-    for name in PYTEST_FOLDERS:
-        source = packages / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(source, copy / name)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     async def build_image(self, folder):
-        shutil.copytree(copy, folder / "packages")
-        text = f"FROM python:{version}\nCOPY packages /usr/local/lib/python{version}/site-packages/\n"
-        (folder / "Dockerfile").write_text(text)
+        (folder / "Dockerfile").write_text(pytest_lines(folder))
         return await self._backend.build(folder)
 
     monkeypatch.setattr(Runner, "_build", build_image)
