@@ -10,6 +10,7 @@ import docker
 import docker.errors
 
 from environments.sandbox.engine import one_line
+from environments.sandbox.output import Kept
 
 START_SECONDS = 60.0  # until the command begins; its own time counts from then
 CANNOT_RUN = 126
@@ -40,31 +41,6 @@ class Ended:
     output: str
     dropped_bytes: int
     timed_out: bool = False
-
-
-class Kept:
-    """The first and the last half of what comes, within a limit."""
-
-    def __init__(self, limit: int) -> None:
-        self._half = limit // 2
-        self._head, self._tail = bytearray(), bytearray()
-        self._seen = 0
-
-    @property
-    def dropped(self) -> int:
-        return max(0, self._seen - 2 * self._half)
-
-    def add(self, data: bytes) -> None:
-        self._seen += len(data)
-        room = self._half - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        if len(self._tail) > self._half:
-            del self._tail[: len(self._tail) - self._half]
-
-    def text(self) -> str:
-        note = f"\n[{self.dropped} bytes left out]\n".encode() if self.dropped else b""
-        return (bytes(self._head) + note + bytes(self._tail)).decode(errors="replace")
 
 
 class Execution:
