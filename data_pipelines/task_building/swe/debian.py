@@ -117,4 +117,6 @@ async def _of_step(
     values = {"version": release.version, "title": header.title, "issue": header.body or header.title}
     change = Change(pair, "debian", name_of(pair, "debian", str(number)), DEBIAN, values)
     fixed = await runner.run(step.after, tests)
+    if not fixed.stable:
+        raise Rejected("no test of the patched project runs twice alike")
     return await of_change(change, fixed, runner, patch=step.name, package=package.version)

@@ -107,7 +107,8 @@ class Runner:
         if len(runs) < repeats:
             async with self._slots:
                 runs += await self._run(tree, tests, changes or {}, repeats - len(runs))
-            _keep(kept, runs)
+            if all(runs):  # one without results may have been late alone: it is tried again another time
+                _keep(kept, runs)
         return Outcome(tuple(runs[:repeats]))
 
     async def _run(self, tree, tests, changes, times) -> list[dict[str, str]]:

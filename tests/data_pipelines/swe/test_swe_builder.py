@@ -88,6 +88,7 @@ def grade(folder: Path, fixed: bool, tmp_path: Path) -> dict:
     return json.loads((tests / "grade.json").read_text())
 
 
+@pytest.mark.slow
 def test_two_releases_become_tasks(shapes, tmp_path, backend, lines):
     found, dropped, runner = collect(shapes, tmp_path / "scratch", backend)
     kinds = sorted(candidate.draft["kind"] for candidate in found)
@@ -138,6 +139,7 @@ def gold(folder: Path) -> str:
     return (folder / "solution/gold.patch").read_text()
 
 
+@pytest.mark.slow
 def test_the_copy_of_a_task_shows_no_fix_and_a_planted_one_is_rejected(
     shapes, tmp_path, backend, lines, monkeypatch
 ):
@@ -169,6 +171,7 @@ def test_a_flaky_test_is_thrown_out_and_makes_no_task():
     assert asked(Outcome((same,) * 3), missing).repair == ["b"]
 
 
+@pytest.mark.slow
 def test_a_hunk_that_only_flaky_tests_notice_is_counted(shapes, tmp_path, backend, lines):
     """The tests of the new release without those that check the changes: what is left sometimes fails."""
     only_flaky = "import shapes\n" + NEW_TESTS[NEW_TESTS.index("\n\ndef test_flaky") :]
@@ -193,6 +196,7 @@ def test_candidates_name_an_unknown_project(tmp_path):
     assert list(candidates(SweSection(), tmp_path, 0)) == []
 
 
+@pytest.mark.slow
 def test_candidates_are_lazy_and_can_be_left(shapes, tmp_path, backend, lines, monkeypatch):
     monkeypatch.setitem(PROJECTS, "shapes", shapes)
     found = candidates(SECTION, tmp_path / "scratch", 0, backend)
