@@ -7,7 +7,7 @@
 ``{episode_id, observation: {messages, tools}, reward, done, info}``. ``reward`` is null until the episode is
 done, and after it where the environment failed. ``GET /state /schema /metadata /health`` tell the rest; the
 web socket ``/ws`` takes ``{"type": "reset" | "step" | "state" | "close", "data": {...}}`` and holds one
-episode. An episode that nobody steps for ``idle_seconds`` is closed.
+episode. An episode that nobody has stepped for ``idle_seconds`` is closed when the next one begins.
 """
 
 import argparse

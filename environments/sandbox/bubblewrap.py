@@ -56,7 +56,7 @@ class Bubblewrap(Backend):
     ) -> "BubblewrapSandbox":
         """``draft``: a folder beside the layers that keeps what is written; its steps have the network."""
         network = draft is not None
-        group = await asyncio.to_thread(self._groups.make, limits) if self._groups else None
+        group = await self._make_group(limits) if self._groups else None
         try:
             entrances = group.entrances() if group else []
             arguments = namespaces.holder(limits.disk_mb, chain, draft, network, entrances)
@@ -72,6 +72,16 @@ class Bubblewrap(Backend):
                 await asyncio.to_thread(group.remove)
             raise
         return BubblewrapSandbox(holder, phase, tree, group, limits, image)
+
+    async def _make_group(self, limits: Limits) -> Group:
+        """A control group, removed again where nobody waits for it any more: its thread cannot be stopped."""
+        making = asyncio.ensure_future(asyncio.to_thread(self._groups.make, limits))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SandboxError):
+                await asyncio.to_thread((await making).remove)
+            raise
 
 
 class BubblewrapSandbox(Sandbox):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from pathlib import Path
 
@@ -276,3 +277,27 @@ def test_groups_of_version_2_are_killed_but_for_one():
         cgroups.kill(folder)
         wait_until(lambda: not (folder / "cgroup.procs").read_text(), "an empty group")
         folder.rmdir()
+
+
+def test_a_start_that_is_given_up_leaves_no_control_group(backend, context, hierarchies, monkeypatch):
+    made, given_up, make = [], threading.Event(), cgroups.Hierarchies.make
+
+    def make_late(self, limits):
+        given_up.wait(PATIENCE)
+        made.append(make(self, limits))
+        return made[-1]
+
+    async def give_up():
+        image = await backend.build(context)
+        monkeypatch.setattr(cgroups.Hierarchies, "make", make_late)
+        starting = asyncio.create_task(backend.start(image, SMALL))
+        await asyncio.sleep(0)
+        starting.cancel()
+        given_up.set()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        while not made:
+            await asyncio.sleep(0)
+
+    asyncio.run(give_up())
+    assert not [folder for folder in made[0].all() if folder.exists()]
