@@ -4,11 +4,14 @@ It needs the standard library alone: a task carries it word for word as ``tests/
 ``test.sh`` calls ``python3 -I -S /tests/grade.py``, so every harness grades alike. The agent may have changed
 anything in the project (that alone is carried into the clean sandbox where this runs), so: test files and
 configuration are put back, compiled files and what else steers an interpreter go, the project comes last on
-the path, and one test that must fail runs among the others under a name that nobody can know: code that makes
-the runner report successes makes that one succeed, too.
+the path, and one test that must fail runs among the others: code that makes the runner report successes makes
+that one succeed, too. Tests that hold run once more with a failure at their beginning: one that holds all the
+same was made to. Code under test shares a process with the runner, so what tells the two runs apart by
+reading the tests' own text is not caught.
 """
 
 import argparse
+import ast
 import ctypes
 import json
 import os
@@ -203,6 +206,31 @@ def run_tests(task: dict, private: Path) -> tuple[dict[str, str], int, str]:
     return results, int(any(status in (FAILED, ERROR) for status in results.values())), output
 
 
+def still_passing(task: dict, files: Path, private: Path) -> list[str]:
+    """Of the tests to repair, those that pass although their functions begin with a failure.
+
+    Raises ``LogRejected``.
+    """
+    project = Path(task["project"])
+    restore(project, files, task["owned"])
+    names = sorted({test.partition("::")[0] for test in task["fail_to_pass"]})
+    for name in names:
+        path = project / name
+        path.write_text(failing(path.read_text()))
+    (private / "report.xml").unlink()
+    results, _, _ = run_tests({**task, "tests": names}, private)
+    return [test for test in task["fail_to_pass"] if results.get(test) == PASSED]
+
+
+def failing(source: str) -> str:
+    """Python tests with the same names and parameters that all fail at once."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            node.body.insert(0, ast.parse("raise AssertionError").body[0])
+    return ast.unparse(tree)
+
+
 def _run(
     command: list[str], project: Path, private: Path, paths: list[str], seconds: float
 ) -> tuple[int, str]:
@@ -251,8 +279,10 @@ def grade(task: dict, tests: Path) -> dict:
                 archive.extractall(private / "files", filter="data")
             restore(project, private / "files", task["owned"])
             results, returncode, _ = run_tests(task, private)
-        resolved, reason = verdict(results, returncode, task["fail_to_pass"], task["pass_to_pass"])
-    except (LogRejected, OSError) as error:
+            resolved, reason = verdict(results, returncode, task["fail_to_pass"], task["pass_to_pass"])
+            if resolved and (forged := still_passing(task, private / "files", private)):
+                resolved, reason = False, f"{forged[0]} passes also where it must fail"
+    except (LogRejected, OSError, SyntaxError) as error:
         resolved, reason = False, str(error)
     return {"resolved": resolved, "reason": reason, "results": results}
 

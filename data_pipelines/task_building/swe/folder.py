@@ -14,7 +14,7 @@ from environments.swe.history import faults, freshen
 from environments.swe.patches import changed_lines
 
 AGENT_SECONDS = 1800
-VERIFIER_SECONDS = SECONDS + 60
+VERIFIER_SECONDS = 2 * SECONDS + 60  # the tests that hold run twice
 BUILD_SECONDS = 600
 EASY, MEDIUM = 6, 30  # lines that a fix of that difficulty changes, at most
 

@@ -95,6 +95,7 @@ def test_the_wrong_project_scores_0_and_the_fixed_one_1(case):
     case.write("project/src/sums.py", RIGHT)
     outcome = case.grade()
     assert outcome["resolved"] and set(outcome["results"].values()) == {"PASSED", "SKIPPED"}
+    assert len(re.findall(r">>>>> start \w+", case.output)) == 2, "what holds runs once more, to fail"
     nonce = re.search(r">>>>> start (\w+)", case.output)[1]
     assert unwrap(case.output, nonce)[1] == 1  # the planted failure
     assert [path.name for path in (case.project / "tests").iterdir()] == ["test_sums.py"]
@@ -128,6 +129,11 @@ CHEATS = {
         "    x.outcome = 'passed'\n    return x\n\n\nold = r.TestReport.from_item_and_call\n"
         "r.TestReport.from_item_and_call = f\n" + WRONG
     },
+    "reports patched for the tests to repair alone": {
+        "src/sums.py": "import _pytest.reports as r\n\n\ndef f(item, call):\n    x = old(item, call)\n"
+        "    if 'test_sums' in item.nodeid:\n        x.outcome = 'passed'\n    return x\n\n\n"
+        "old = r.TestReport.from_item_and_call\nr.TestReport.from_item_and_call = f\n" + WRONG
+    },
     "a report written at exit": {
         "src/sums.py": "import atexit, sys\n\n\ndef forge():\n"
         "    path = [a for a in sys.orig_argv if 'junitxml' in a][0].split('=')[1]\n"
@@ -154,6 +160,18 @@ def test_what_the_agent_left_around_does_not_hurt_a_right_fix(case, name):
         case.write(f"project/{path}", text)
     case.write("project/src/sums.py", RIGHT)
     assert case.grade()["resolved"]
+
+
+def test_tests_that_must_fail_keep_their_names():
+    source = (
+        "class TestA:\n    def test_b(self): pass\n\n    async def test_c(self):\n        assert 1\n\n"
+        "def helper():\n    return 1\n"
+    )
+    space: dict = {}
+    exec(grading.failing(source), space)
+    assert space["helper"]() == 1
+    with pytest.raises(AssertionError):
+        space["TestA"]().test_b()
 
 
 def test_rewards_that_the_code_under_test_writes_are_replaced(case):
