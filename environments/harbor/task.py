@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from environments.harbor.config import TaskConfig, read_config
-from environments.sandbox.interface import Limits
+from environments.sandbox.dockerfile import read_dockerfile
+from environments.sandbox.interface import ImageError, Limits
 from pipeline.errors import UserError
 
 REQUIRED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
@@ -188,13 +189,31 @@ def _refuse_unsupported(folder: Path, config: TaskConfig, files: dict[str, os.st
         if place is not None and not PurePosixPath(place).is_absolute():
             raise UserError(f"{folder}: {place!r} in task.toml is not an absolute path")
     for item in artifacts:
-        source = PurePosixPath(item.source)
-        if any(
-            source.is_relative_to(place) or PurePosixPath(place).is_relative_to(source) for place in GRADERS
-        ):
+        if _reaches_graders(item.source):
             raise UserError(
                 f"{folder}: the artifact {item.source} would reach {', '.join(GRADERS)}: name the work alone"
             )
+    if verifier.separate and not artifacts and _reaches_graders(machine.workdir or _workdir(folder)):
+        raise UserError(
+            f"{folder}: the whole root would be carried to the tests: name artifacts in task.toml, or a "
+            "WORKDIR"
+        )
+
+
+def _reaches_graders(path: str) -> bool:
+    source = PurePosixPath(path)
+    return any(
+        source.is_relative_to(place) or PurePosixPath(place).is_relative_to(source) for place in GRADERS
+    )
+
+
+def _workdir(folder: Path) -> str:
+    """Of the image; a Dockerfile that cannot be read is refused when it is built, so it passes here."""
+    try:
+        instructions = read_dockerfile(folder / "environment")
+    except ImageError:
+        return "/unknown"
+    return next((item.value for item in reversed(instructions) if item.kind == "WORKDIR"), "/")
 
 
 def _digest(folder: Path, files: dict[str, os.stat_result]) -> str:

@@ -8,6 +8,8 @@ from environments.harbor.config import read_config
 from environments.harbor.task import load_task, load_tasks
 from pipeline.errors import UserError
 
+SEPARATE = "[verifier]\nenvironment_mode = 'separate'\n"
+
 
 def test_a_task_is_read_whole(write_task):
     folder = write_task()
@@ -90,6 +92,11 @@ def test_a_bad_task_toml_is_refused_in_one_sentence(write_task, text, sentence):
         ({"task.toml": "[environment]\nos = 'Windows'"}, "os = 'windows' is of Harbor but not run here"),
         ({"task.toml": "[agent]\nuser = 'someone'"}, "agent.user is of Harbor but not run here"),
         ({"task.toml": "artifacts = ['/']"}, "the artifact / would reach /tests"),
+        (
+            {"task.toml": SEPARATE, "environment/Dockerfile": "FROM debian:bookworm\n"},
+            "the whole root would be carried to the tests: name artifacts in task.toml, or a WORKDIR",
+        ),
+        ({"task.toml": f"{SEPARATE}[environment]\nworkdir = '/'\n"}, "the whole root would be carried"),
         ({"task.toml": "artifacts = ['/logs']"}, "the artifact /logs would reach /tests"),
         ({"task.toml": "artifacts = ['/tests/x']"}, "the artifact /tests/x would reach /tests"),
         ({"task.toml": "artifacts = ['out']"}, "'out' in task.toml is not an absolute path"),
