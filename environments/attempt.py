@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from environments.episode import answer, call_message
+from environments.episode import answer
 from environments.interface import MODES, Environment, Episode, Message, Task, Verdict, play
 
 HELP = """\
@@ -83,9 +83,11 @@ def _message(line: str, task: Task) -> Message | None:
     """The assistant message that a line stands for; None, with a sentence printed, where it is no call."""
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.tools}
     if line.startswith("$ ") and "bash" in schemas:
-        return call_message(None, "bash", command=line[2:])
-    if not line.startswith("/call"):
-        return answer(None, line)
+        return _call("bash", {"command": line[2:]})
+    if not line.startswith("/call "):
+        if line.startswith("/"):
+            print(f"there is no command {line.split()[0]} (/help tells what there is)")
+        return None if line.startswith("/") or not line.strip() else answer(None, line)
     _, name, text = [*line.split(maxsplit=2), "", ""][:3]
     if name not in schemas:
         print(f"there is no tool {name!r} (known: {', '.join(schemas) or 'none'})")
@@ -94,13 +96,18 @@ def _message(line: str, task: Task) -> Message | None:
     if arguments is None:
         print(f"the arguments of {name} are not a JSON object: {text}")
         return None
-    return call_message(None, name, **arguments)
+    return _call(name, arguments)
+
+
+def _call(name: str, arguments: dict[str, Any]) -> Message:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _arguments(text: str, names: list[str]) -> dict[str, Any] | None:
     try:
         given = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         given = text
     if isinstance(given, dict):
         return given
@@ -120,14 +127,12 @@ async def _oracle(environment: Environment, task: Task, mode: str) -> Verdict:
 def show(message: Message) -> None:
     """Print a message with who says it; control characters of an agent's output do not reach the terminal."""
     if message.get("reasoning_content"):
-        print(f"(thinks) {_harmless(message['reasoning_content'])}")
+        print(f"(thinks) {harmless(message['reasoning_content'])}")
     for call in message.get("tool_calls") or []:
         function = call.get("function") or call
-        print(
-            f"(calls) {function['name']} {_harmless(json.dumps(function['arguments'], ensure_ascii=False))}"
-        )
+        print(f"(calls) {function['name']} {harmless(json.dumps(function['arguments'], ensure_ascii=False))}")
     if message.get("content") or not message.get("tool_calls"):
-        print(f"[{message['role']}] {_harmless(message.get('content') or '')}")
+        print(f"[{message['role']}] {harmless(message.get('content') or '')}")
 
 
 def _tools(task: Task) -> str:
@@ -139,7 +144,8 @@ def _tools(task: Task) -> str:
     return "\n".join(["tools:", *described]) if described else "this task has no tools"
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
+    """Text that cannot steer a terminal, nor fail to be written."""
     return "".join(
         mark if mark.isprintable() or mark in "\n\t" else "\N{REPLACEMENT CHARACTER}" for mark in text
     )

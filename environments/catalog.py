@@ -13,6 +13,7 @@ from environments.lookup import Lookup
 from environments.mathematics.environment import Mathematics
 from environments.programs.environment import Programs
 from environments.python_tool import PythonTool
+from environments.sandbox.interface import Backend
 from environments.science.environment import Science
 from environments.service.environment import Service
 from environments.strings import Strings
@@ -22,25 +23,29 @@ from pipeline.errors import UserError
 
 
 def environments(
-    documents: Iterable[str] = (), corpus: Path | None = None, agent_tasks: Path | None = None
+    documents: Iterable[str] = (),
+    corpus: Path | None = None,
+    agent_tasks: Path | None = None,
+    backend: Backend | None = None,
 ) -> dict[str, Environment]:
     """Every environment by name.
 
     ``documents`` are Python sources for look-ups in real code; without them that family of ``lookup`` is left
     out, and a stored task needs none to be run and verified. ``corpus`` is a folder of stage search_tasks, to
     search in. ``agent_tasks`` is a folder of Harbor tasks, such as that of stage agent_tasks: environment
-    "harbor".
+    "harbor". ``backend`` runs what a policy writes; without one ``programs`` and ``python_tool`` use a
+    limited child process, which a hostile program can leave.
     """
     made = [
         Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue(),
-        Mathematics(), Science(), Programs(), PythonTool(), Service(),
+        Mathematics(), Science(), Programs(backend), PythonTool(backend), Service(),
     ]  # fmt: skip
     if corpus is not None:
         from environments.search.environment import Search  # its index takes long to import
 
         made.append(Search(corpus))
     if agent_tasks is not None:
-        made.append(HarborTasks(agent_tasks, name="harbor"))
+        made.append(HarborTasks(agent_tasks, backend, name="harbor"))
     return {environment.name: environment for environment in made}
 
 

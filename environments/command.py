@@ -9,18 +9,21 @@ glm5 env validate FOLDER
 
 import argparse
 import asyncio
+import json
 import random
 import sys
 from pathlib import Path
 
-from environments.attempt import attempt
+from environments.attempt import attempt, harmless
 from environments.catalog import environments, find_family, select
 from environments.harbor.validation import Report, validate
 from environments.interface import Environment
 from environments.sandbox.choose import open_backend
+from environments.sandbox.interface import Backend, SandboxError
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 
+RUN_CODE = ("programs", "python_tool")  # what a person writes runs in a sandbox
 # Environments over what a stage makes.
 FROM_STAGES = {"search": "search_tasks", "harbor": "agent_tasks"}
 
@@ -48,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
     checking = commands.add_parser("validate", help="is a Harbor task, or each of a folder of them, sound?")
     checking.add_argument("folder", type=Path)
-    checking.add_argument("--backend", help="bubblewrap, docker or process (default: the best that works)")
+    checking.add_argument("--backend", help="bubblewrap or docker (default: the best that works)")
     checking.add_argument("--repeats", type=int, default=3, help="of each trial (default: 3)")
     checking.add_argument("--json", action="store_true", help="the whole report, a line a task")
     checking.set_defaults(run=_validate)
@@ -65,14 +68,16 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=Path, help="a folder of Harbor tasks instead of the recipe's")
 
 
-def _catalog(options: argparse.Namespace) -> dict[str, Environment]:
+def _catalog(options: argparse.Namespace, backend: Backend | None = None) -> dict[str, Environment]:
     """All environments; those over artifacts where the artifacts are finished."""
     made = artifacts.root() / "artifacts" / options.recipe
     tasks, corpus = options.tasks or made / "agent_tasks" / "tasks", made / "search_tasks" / "corpus"
     if options.tasks and not options.tasks.is_dir():
         raise UserError(f"there is no folder {options.tasks} of tasks")
     return environments(
-        corpus=corpus if corpus.is_dir() else None, agent_tasks=tasks if tasks.is_dir() else None
+        corpus=corpus if corpus.is_dir() else None,
+        agent_tasks=tasks if tasks.is_dir() else None,
+        backend=backend,
     )
 
 
@@ -89,7 +94,9 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
-    environment, family = find_family(_catalog(options), options.name)
+    wants_sandbox = options.name.partition("/")[0] in RUN_CODE
+    catalog = _catalog(options, open_backend() if wants_sandbox else None)
+    environment, family = find_family(catalog, options.name)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     task = _task(environment, family, seed, options.heldout)
     print(f"{task.id} (seed {seed}, difficulty {task.difficulty}, {task.provenance}, {task.licence})")
@@ -107,7 +114,7 @@ def _try(options: argparse.Namespace) -> int:
 def _validate(options: argparse.Namespace) -> int:
     """0 when every task is sound. A broken one does not keep the others from being checked."""
     if not options.folder.is_dir():
-        raise UserError(f"there is no folder {options.folder}")
+        raise UserError(f"{options.folder} is not a folder: name a task's folder, or one of tasks")
     single = (options.folder / "task.toml").exists()
     folders = (
         [options.folder] if single else sorted(path for path in options.folder.iterdir() if path.is_dir())
@@ -119,9 +126,14 @@ def _validate(options: argparse.Namespace) -> int:
     backend = open_backend(options.backend)
     sound = 0
     for folder in folders:
-        report = asyncio.run(validate(folder, backend, options.repeats))
+        try:
+            report = asyncio.run(validate(folder, backend, options.repeats))
+        except (SandboxError, UserError, ValueError, ArithmeticError, OSError) as error:
+            print(harmless(f"{folder.name}: not checked: {' '.join(str(error).split())}"), flush=True)
+            continue
         sound += report.sound
-        print(report.to_json() if options.json else _told(report), flush=True)
+        told = json.dumps(json.loads(report.to_json())) if options.json else harmless(_told(report))
+        print(told, flush=True)
     if not single and not options.json:
         print(f"{sound} of {len(folders)} tasks are sound")
     return int(sound < len(folders))

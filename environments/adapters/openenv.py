@@ -17,17 +17,23 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from environments.catalog import environments, select
 from environments.interface import Environment, Episode, Task
+from environments.sandbox.choose import open_backend
 from pipeline.errors import UserError, run_command
 
 IDLE_SECONDS = 600.0
 MAX_EPISODES = 1000
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Reset(BaseModel):
@@ -130,6 +136,28 @@ def _answer(name: str, messages, reward, done: bool, info: dict, tools: list | N
     return {"episode_id": name, "observation": observation, "reward": reward, "done": done, "info": info}
 
 
+class Guard:
+    """Refuses what comes from a page of another host in the visitor's browser: its name in Host or Origin
+    gives it away. Only this machine is served.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            headers = Headers(scope=scope)
+            names = [f"//{headers.get('host', '')}", *headers.getlist("origin")]
+            if any(urlsplit(name).hostname not in LOOPBACK for name in names):
+                if scope["type"] == "http":
+                    refusal = PlainTextResponse("this server is for this machine alone", 403)
+                    await refusal(scope, receive, send)
+                else:
+                    await send({"type": "websocket.close", "code": 1008})
+                return
+        await self._app(scope, receive, send)
+
+
 def make_app(served: dict[str, Environment], idle_seconds: float = IDLE_SECONDS) -> FastAPI:
     """The application. What runs is closed when it stops."""
     episodes = Episodes(served, idle_seconds)
@@ -140,6 +168,7 @@ def make_app(served: dict[str, Environment], idle_seconds: float = IDLE_SECONDS)
         await episodes.close_all()
 
     app = FastAPI(title="glm5-pipeline environments", lifespan=lifespan)
+    app.add_middleware(Guard)
     app.post("/reset")(episodes.reset)
     app.post("/step")(episodes.step)
     app.get("/state")(episodes.state)
@@ -206,10 +235,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("environments", nargs="*", help="names of the catalog (default: all)")
     parser.add_argument("--port", type=int, default=8100, help="on this machine alone (default: 8100)")
     options = parser.parse_args(arguments)
-    if not 0 <= options.port <= 65535:
-        parser.error(f"--port {options.port} is not from 0 to 65535")
-    catalog = environments()
+    if not 1 <= options.port <= 65535:
+        parser.error(f"--port {options.port} is not from 1 to 65535")
+    catalog = environments(backend=open_backend())
     served = select(catalog, options.environments or catalog)
+    print(f"serving {', '.join(served)} at http://127.0.0.1:{options.port}", flush=True)
     uvicorn.run(make_app(served), host="127.0.0.1", port=options.port, log_level="warning")
     return 0
 

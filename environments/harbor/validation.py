@@ -64,8 +64,13 @@ class Report:
 
 async def validate(folder: Path, backend: Backend, repeats: int = 3) -> Report:
     """The report on a task folder: what is wrong with it stands there, also that it cannot be read at all.
-    Raises ``SandboxError`` when the backend itself fails, which says nothing of the task.
+    Raises ``SandboxError`` when the backend itself fails, which says nothing of the task, and ``UserError``
+    for one that does not isolate: the agents here overwrite what they find.
     """
+    if not backend.isolates:
+        raise UserError(
+            f"validation runs hostile agents, and backend {backend.name} would let them on this host"
+        )
     try:
         task = load_task(folder)
     except UserError as error:

@@ -19,7 +19,7 @@ from environments.sandbox.phase import complaint, started
 from pipeline.artifacts import root
 from pipeline.errors import UserError
 
-NAMES = ("bubblewrap", "docker", "process")
+NAMES = ("bubblewrap", "docker")
 NEEDED = {"bwrap": "bubblewrap", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
 SECONDS = 20.0
 
@@ -31,10 +31,6 @@ def open_backend(name: str | None = None, cache: Path | None = None) -> Backend:
     """
     if name not in (None, *NAMES):
         raise UserError(f"there is no sandbox backend {name!r} (known: {', '.join(NAMES)})")
-    if name == "process":
-        from environments.sandbox.plain import PlainProcess
-
-        return PlainProcess()
     if name == "docker":
         return _docker()
     cache = cache or root() / "runs" / "sandbox"

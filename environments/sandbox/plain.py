@@ -25,6 +25,7 @@ from environments.sandbox.tree import Tree
 
 class PlainProcess(Backend):
     name = "process"
+    isolates = False
 
     async def build(self, folder: Path) -> Image:
         """Nothing is built: the instructions are read again for each sandbox."""

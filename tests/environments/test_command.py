@@ -72,3 +72,27 @@ def test_code_over_several_lines():
 def test_refusals(arguments, status, sentence):
     found, _, errors = env(*arguments)
     assert found == status and sentence in errors and "Traceback" not in errors
+
+
+def test_a_mistyped_command_and_an_odd_call_are_no_answers():
+    lines = ["/orcale", "", '/call calc {"name": "x", "steps": "y", "e": "1+1"}']
+    status, out, errors = env("try", "tools/calc", lines=lines)
+    assert status == 0 and "there is no command /orcale" in out and not errors
+    assert "reward 0: calc takes the arguments e" in out
+    assert "Traceback" not in env("try", "tools/calc", lines=["/call calc " + "[" * 100_000])[2]
+
+
+def test_a_broken_task_does_not_keep_the_others_from_being_checked(tmp_path):
+    for name, text in (("one", "cpus = 1e308"), ("two", "cpus = 'many'")):
+        files = {
+            "instruction.md": "Do it.", "environment/Dockerfile": "FROM debian:12\nWORKDIR /a\n",
+            "tests/test.sh": "true\n", "solution/solve.sh": "true\n", "task.toml": f"[environment]\n{text}\n",
+        }  # fmt: skip
+        for file, content in files.items():
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    status, out, errors = env("validate", str(tmp_path))
+    assert status == 1 and "one" in out and "two" in out and "0 of 2 tasks are sound" in out
+    assert "Traceback" not in errors
+    assert env("validate", str(tmp_path / "nothing"))[0] == 1

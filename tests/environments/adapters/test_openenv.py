@@ -9,6 +9,7 @@ import httpx
 import pytest
 import uvicorn
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from environments.adapters.openenv import make_app
 from environments.catalog import environments, select
@@ -116,5 +117,19 @@ def test_a_web_socket_holds_one_episode(client):
             for nonsense in ("not json", "[]", {"type": "fly"}, {"type": "step", "data": {"action": 3}}):
                 assert (await ask(nonsense))["type"] == "error"
             await socket.send(json.dumps({"type": "close"}))
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+def test_pages_of_other_hosts_are_refused(client, headers):
+    assert client.post("/reset", json={}, headers=headers).status_code == 403
+    assert client.get("/health", headers={"Origin": str(client.base_url)}).status_code == 200
+
+    async def talk():
+        address = str(client.base_url).replace("http", "ws")
+        with pytest.raises(InvalidStatus, match="403"):
+            async with connect(f"{address}/ws", additional_headers={"Origin": "http://evil.example"}):
+                pass
 
     asyncio.run(talk())

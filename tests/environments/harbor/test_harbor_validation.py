@@ -9,6 +9,9 @@ import pytest
 from environments.harbor.rubric import rubric
 from environments.harbor.task import load_task
 from environments.harbor.validation import validate
+from environments.sandbox.choose import open_backend
+from environments.sandbox.plain import PlainProcess
+from pipeline.errors import UserError
 
 
 def report_on(backend, folder, repeats: int = 1):
@@ -139,3 +142,11 @@ def test_what_texts_show(write_task, path, old, new, name, evidence):
 def test_a_solution_that_only_says_the_answer(write_task, script, computes):
     folder = write_task(changes={"solution/solve.sh": f"#!/bin/bash\nset -e\n{script}\n"})
     assert ("the solution computes its result" not in lines(folder)) == computes
+
+
+def test_a_backend_that_does_not_isolate_is_refused(write_task):
+    """The agents that are tried overwrite interpreters and start-up files wherever they are let."""
+    with pytest.raises(UserError, match="hostile agents, and backend process would let them on this host"):
+        asyncio.run(validate(write_task(), PlainProcess()))
+    with pytest.raises(UserError, match="no sandbox backend 'process'"):
+        open_backend("process")

@@ -9,13 +9,14 @@ import pytest
 from environments.sandbox import choose
 from environments.sandbox.choose import open_backend
 from environments.sandbox.interface import ImageError, Limits
+from environments.sandbox.plain import PlainProcess
 from pipeline.errors import UserError
 
 
 def play(folder: Path, dockerfile: str, action):
     async def act():
         (folder / "Dockerfile").write_text(dockerfile)
-        backend = open_backend("process")
+        backend = PlainProcess()
         async with await backend.start(await backend.build(folder), Limits(output_bytes=1000)) as sandbox:
             return await action(sandbox)
 
