@@ -74,11 +74,14 @@ def _catalog(options: argparse.Namespace, backend: Backend | None = None) -> dic
     tasks, corpus = options.tasks or made / "agent_tasks" / "tasks", made / "search_tasks" / "corpus"
     if options.tasks and not options.tasks.is_dir():
         raise UserError(f"there is no folder {options.tasks} of tasks")
-    return environments(
+    catalog = environments(
         corpus=corpus if corpus.is_dir() else None,
         agent_tasks=tasks if tasks.is_dir() else None,
         backend=backend,
     )
+    for fault in getattr(catalog.get("harbor"), "faults", ()):
+        print(harmless(f"left out: {fault}"), file=sys.stderr)
+    return catalog
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -96,6 +99,12 @@ def _list(options: argparse.Namespace) -> int:
 def _try(options: argparse.Namespace) -> int:
     wants_sandbox = options.name.partition("/")[0] in RUN_CODE
     catalog = _catalog(options, open_backend() if wants_sandbox else None)
+    stage = FROM_STAGES.get(options.name.partition("/")[0])
+    if stage and options.name.partition("/")[0] not in catalog:
+        raise UserError(
+            f"{options.name} needs stage {stage} of recipe {options.recipe}, which is not finished: run `glm5 run "
+            f"{stage} --recipe {options.recipe}`, or give another --recipe"
+        )
     environment, family = find_family(catalog, options.name)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     task = _task(environment, family, seed, options.heldout)
