@@ -102,8 +102,8 @@ def _try(options: argparse.Namespace) -> int:
     stage = FROM_STAGES.get(options.name.partition("/")[0])
     if stage and options.name.partition("/")[0] not in catalog:
         raise UserError(
-            f"{options.name} needs stage {stage} of recipe {options.recipe}, which is not finished: run `glm5 run "
-            f"{stage} --recipe {options.recipe}`, or give another --recipe"
+            f"{options.name} needs stage {stage} of recipe {options.recipe}, which is not finished: give "
+            f"another --recipe, or run `glm5 run {stage} --recipe {options.recipe}`"
         )
     environment, family = find_family(catalog, options.name)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
