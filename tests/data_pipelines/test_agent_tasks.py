@@ -19,7 +19,7 @@ from data_pipelines.task_building.swe.projects import PROJECTS
 from data_pipelines.task_building.terminal import catalog
 from data_pipelines.task_building.terminal.draft import TerminalDraft
 from environments.harbor.task import load_task, load_tasks
-from environments.sandbox.interface import SandboxError
+from environments.sandbox.interface import Backend, SandboxError
 from pipeline import artifacts
 from pipeline.errors import UserError
 from pipeline.recipe import load_recipe
@@ -151,7 +151,7 @@ def test_a_killed_build_goes_on_and_gives_the_same(chain, tmp_path, task_backend
     assert record["facts"]["backend"] == "bubblewrap"
 
 
-class Failing:
+class Failing(Backend):
     """A backend that fails a number of times before it is the real one."""
 
     def __init__(self, backend, times: int):
