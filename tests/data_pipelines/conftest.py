@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from data_pipelines.documents import Document
-from environments.sandbox.choose import open_backend
 from pipeline import artifacts
-from pipeline.errors import UserError
 from pipeline.stage import execute
+from tests.sandboxes import backend_or_skip
 
 ROOT = Path(__file__).parents[2]
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -87,7 +86,4 @@ def chain(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def task_backend(tmp_path_factory):
     """A real sandbox backend with a cache of its own."""
-    try:
-        return open_backend("bubblewrap", tmp_path_factory.mktemp("sandbox"))
-    except UserError as error:
-        pytest.skip(str(error))
+    return backend_or_skip(tmp_path_factory.mktemp("sandbox"))

@@ -11,9 +11,9 @@ from environments.episode import answer
 from environments.interface import MODES, Task, play
 from environments.programs.environment import Programs, same
 from environments.sandbox import interface
-from environments.sandbox.choose import open_backend, why_not
 from environments.sandbox.interface import Backend, SandboxError
 from pipeline.errors import UserError
+from tests.sandboxes import backend_or_skip
 
 PROGRAMS = Programs()
 FAMILIES = PROGRAMS.families + PROGRAMS.evaluation_only
@@ -186,10 +186,7 @@ def test_a_backend_that_fails_gives_no_reward():
 
 
 def test_in_a_real_sandbox(tmp_path):
-    reason = why_not(tmp_path / "probe")
-    if reason:
-        pytest.skip(reason)
-    inside, task = Programs(open_backend("bubblewrap", tmp_path / "images")), _task()
+    inside, task = Programs(backend_or_skip(tmp_path / "images")), _task()
     solutions = [
         task.truth["code"],
         "def f(x): return 0",

@@ -10,9 +10,9 @@ from environments import snippets
 from environments.episode import answer, call_message
 from environments.interface import MODES, Task, play
 from environments.python_tool import MAX_OUTPUT, PythonTool
-from environments.sandbox.choose import open_backend, why_not
 from environments.sandbox.interface import SandboxError
 from pipeline.errors import UserError
+from tests.sandboxes import backend_or_skip
 
 TOOL = PythonTool()
 FAMILIES = TOOL.families + TOOL.evaluation_only
@@ -126,10 +126,7 @@ def test_a_failing_sandbox_gives_no_reward(monkeypatch):
 
 
 def test_in_a_real_sandbox(tmp_path):
-    reason = why_not(tmp_path / "probe")
-    if reason:
-        pytest.skip(reason)
-    inside = PythonTool(open_backend("bubblewrap", tmp_path / "images"))
+    inside = PythonTool(backend_or_skip(tmp_path / "images"))
     for family in FAMILIES[:4]:
         task = tasks(family, 1)[0]
         assert outcome(task, inside.oracle(task, "off"), inside)[1].reward == 1.0

@@ -16,7 +16,6 @@ from data_pipelines.task_building.swe.hunks import unified
 from data_pipelines.task_building.swe.projects import PROJECTS
 from data_pipelines.task_building.swe.running import Runner
 from environments.harbor.task import load_task
-from environments.sandbox.choose import open_backend
 from pipeline.errors import UserError
 from pipeline.recipe.data import SweSection
 from tests.data_pipelines.swe.debian_package import (
@@ -30,6 +29,7 @@ from tests.data_pipelines.swe.debian_package import (
 )
 from tests.data_pipelines.swe.packages import pytest_lines
 from tests.data_pipelines.swe.test_swe_builder import grade
+from tests.sandboxes import backend_or_skip
 from tests.waiting import PATIENCE
 
 AREA, LABEL = "tests/test_shapes.py::TestArea::test_negative", "tests/test_shapes.py::test_label"
@@ -54,10 +54,7 @@ def backend(tmp_path, monkeypatch):
 
 
 def real_backend(tmp_path):
-    try:
-        return open_backend("bubblewrap", tmp_path / "images")
-    except UserError as error:
-        pytest.skip(str(error))
+    return backend_or_skip(tmp_path / "images")
 
 
 def collect(project, package, scratch, backend) -> tuple[list, list[str]]:

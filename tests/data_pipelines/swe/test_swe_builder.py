@@ -18,12 +18,12 @@ from data_pipelines.task_building.swe.pair import asked, make_pair
 from data_pipelines.task_building.swe.projects import PROJECTS
 from data_pipelines.task_building.swe.running import Outcome, Runner
 from environments.harbor.task import load_task
-from environments.sandbox.choose import open_backend
 from environments.swe.history import faults
 from pipeline.errors import UserError
 from pipeline.recipe.data import SweSection
 from tests.data_pipelines.swe.conftest import NEW, NEW_TESTS, OLD
 from tests.data_pipelines.swe.packages import pytest_lines
+from tests.sandboxes import backend_or_skip
 from tests.waiting import PATIENCE
 
 SECTION = SweSection(projects=["shapes"])
@@ -33,10 +33,7 @@ FLAKY = "tests/test_shapes.py::test_flaky"
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    try:
-        return open_backend("bubblewrap", tmp_path_factory.mktemp("images"))
-    except UserError as error:
-        pytest.skip(str(error))
+    return backend_or_skip(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

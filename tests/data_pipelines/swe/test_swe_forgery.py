@@ -9,10 +9,9 @@ from data_pipelines.task_building.swe.project import release_tree
 from data_pipelines.task_building.swe.running import owned_archive
 from environments.harbor.task import load_task
 from environments.harbor.verifier import make_folders, verify
-from environments.sandbox.choose import open_backend
-from pipeline.errors import UserError
 from tests.data_pipelines.swe.conftest import NEW, OLD
 from tests.data_pipelines.swe.packages import pytest_lines
+from tests.sandboxes import backend_or_skip
 
 AREA = "tests/test_shapes.py::TestArea::test_negative"
 SCALE = "tests/test_shapes.py::test_scale"
@@ -34,10 +33,7 @@ FORGERIES = {
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    try:
-        return open_backend("bubblewrap", tmp_path_factory.mktemp("images"))
-    except UserError as error:
-        pytest.skip(str(error))
+    return backend_or_skip(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture

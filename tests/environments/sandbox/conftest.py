@@ -6,8 +6,8 @@ import pytest
 
 from environments.sandbox.choose import open_backend
 from environments.sandbox.interface import Limits
-from pipeline.errors import UserError
 from tests.environments.sandbox.docker_engine import docker_engine  # noqa: F401 - a fixture
+from tests.sandboxes import backend_or_skip
 
 FROM = "FROM python:3.11-slim-bookworm\n"
 SMALL = Limits(memory_mb=256, cpus=1.0, processes=64, disk_mb=32)
@@ -15,10 +15,7 @@ SMALL = Limits(memory_mb=256, cpus=1.0, processes=64, disk_mb=32)
 
 @pytest.fixture(scope="session")
 def bubblewrap(tmp_path_factory):
-    try:
-        return open_backend("bubblewrap", tmp_path_factory.mktemp("sandbox"))
-    except UserError as error:
-        pytest.skip(str(error))
+    return backend_or_skip(tmp_path_factory.mktemp("sandbox"))
 
 
 @pytest.fixture(scope="session")

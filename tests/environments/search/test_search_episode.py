@@ -7,13 +7,13 @@ import pytest
 
 from environments.episode import answer, call_message
 from environments.interface import MODES, Task, play
-from environments.sandbox.choose import open_backend
 from environments.sandbox.interface import SandboxError
 from environments.search.corpus import Document
 from environments.search.environment import Search
 from environments.search.episode import PAGE, RESULTS, show_matches, show_page
 from environments.search.python_sandbox import python_sandboxes
 from pipeline.errors import UserError
+from tests.sandboxes import backend_or_skip
 
 FAMILIES = (*Search.families, *Search.evaluation_only)
 
@@ -219,10 +219,7 @@ def images(tmp_path_factory):
 
 
 def backend(images):
-    try:
-        return open_backend(cache=images)
-    except UserError as error:
-        pytest.skip(str(error))
+    return backend_or_skip(images, None)
 
 
 def attempt_with_python(folder, images, *codes):

@@ -202,14 +202,16 @@ def test_experts_of_a_segment_grow_with_it_and_are_cut_with_it(tokenizer):
 def test_random_dialogues_give_the_rows_of_training(tokenizer, mode, seed):
     """Of a model that writes what the renderer would: every turn stands in the context of training."""
     rng = random.Random(f"{mode}{seed}")
-    messages, tools = dialogue(rng), MANY_TOOLS
+    # Of no agent's dialogue is the first message its own.
+    messages = next(made for made in iter(lambda: dialogue(rng), None) if made[0]["role"] != "assistant")
+    tools = MANY_TOOLS
     for index, message in enumerate(messages):
         message["content"] = (
             f"turn {index}. {message['content'] if isinstance(message['content'], str) else ''}"
         )
     session = Session(tokenizer)
     for index, message in enumerate(messages):
-        if message["role"] != "assistant" or not index:
+        if message["role"] != "assistant":
             continue
         thinking = MODES[mode]._replace(enabled=bool(message.get("reasoning_content")))
         prompt = session.begin(messages[:index], tools, thinking)
@@ -217,8 +219,6 @@ def test_random_dialogues_give_the_rows_of_training(tokenizer, mode, seed):
         assert whole[: len(prompt.ids)] == prompt.ids
         answer = whole[len(prompt.ids) :]
         session.finish(prompt, answer, [-1.0] * len(answer), [0] * len(answer), message)
-    if messages[0]["role"] == "assistant":
-        return  # no agent begins so
     rows = set()
     for row in training_rows(tokenizer, messages, tools, mode):
         end = max(place for place, trained in enumerate(row.train) if trained) + 1
