@@ -36,7 +36,8 @@ function draw() {
   $("count").textContent = parts.join(" · ");
 }
 
-async function loadModels() {
+/** `told`: a failure is shown. After an answer it is not: what went wrong there has been said. */
+async function loadModels(told = true) {
   try {
     const models = await listModels();
     contexts = Object.fromEntries(models.map((model) => [model.id, model.max_model_len]));
@@ -47,7 +48,7 @@ async function loadModels() {
     draw();
   } catch (error) {
     if (error.status === 401) askKey();
-    else showFault(error.message, "Try again", loadModels);
+    else if (told) showFault(error.message, "Try again", loadModels);
   }
 }
 
@@ -73,7 +74,7 @@ async function send(text) {
   fit();
   toggleSettings(false);
   await conversation.send(text.trim());
-  await loadModels(); // another checkpoint may be loaded now
+  await loadModels(false); // another checkpoint may be loaded now
 }
 
 function toggleSettings(open) {

@@ -152,10 +152,13 @@ def test_a_server_that_dies_and_returns(start_server, open_page):
     served.process.wait()
     say(page, "again")
     fault = page.locator(".fault", has_text="does not answer")
-    expect(fault.first).to_be_visible()
+    expect(fault).to_be_visible()
+    expect(page.locator("#send")).to_be_visible()
+    expect(fault).to_have_count(1)  # asking for the models failed as well, and is not told again
     start_server("--port", served.url.rpartition(":")[2])
-    fault.get_by_role("button").first.click()
+    fault.get_by_role("button").click()
     expect(page.locator(".content").last).to_have_text(CONTENT)
+    expect(fault).to_have_count(0)
 
 
 def test_the_api_key_is_asked_for(start_server, open_page):
