@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.rl.trajectory import Segment, Trajectory
+from tasks.rl.trajectory import Segment, Trajectory, Turn
 
 DTYPES = {"ids": np.int32, "sampled": np.bool_, "logprobs": np.float32, "versions": np.int32}
 
@@ -83,10 +83,10 @@ def unpack(data: bytes) -> Group:
     trajectories, start, number = [], 0, 0
     for record in rest["trajectories"]:
         segments = []
-        for length in record.pop("lengths"):
+        for length, turns in zip(record.pop("lengths"), record.pop("turns"), strict=True):
             values = {name: column[start : start + length].tolist() for name, column in columns.items()}
             experts = arrays[f"experts{number}"] if f"experts{number}" in arrays else None
-            segments.append(Segment(**values, experts=experts))
+            segments.append(Segment(**values, experts=experts, turns=[Turn(**turn) for turn in turns]))
             start, number = start + length, number + 1
         trajectories.append(Trajectory(segments=segments, **record))
     return Group(rest["index"], trajectories)
@@ -97,4 +97,5 @@ def _record(trajectory: Trajectory) -> dict[str, Any]:
     without = Trajectory(**{**trajectory.__dict__, "segments": []})
     record = asdict(without)
     del record["segments"]
-    return {**record, "lengths": lengths}
+    turns = [[asdict(turn) for turn in segment.turns] for segment in trajectory.segments]
+    return {**record, "lengths": lengths, "turns": turns}

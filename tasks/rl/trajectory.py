@@ -14,9 +14,20 @@ import numpy as np
 CONTEXT = -1  # the weight version of a token that was read, not sampled
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One answer of a segment, and how its prompt came to stand there."""
+
+    kind: str  # "start", "append", "realign", "fork": see ``tasks.rl.gateway.session``
+    place: int  # tokens that stood there before; the prompt's others are read behind them
+    answer: int  # place of the first token of the answer
+    began: float  # Unix seconds of the request
+    ended: float
+
+
 @dataclass
 class Segment:
-    """Lists of equal length, a value a token."""
+    """Lists of equal length, a value a token, and a ``Turn`` an answer."""
 
     ids: list[int] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)  # by the policy: what the loss is on
@@ -25,6 +36,7 @@ class Segment:
         default_factory=list
     )  # of the weights that sampled it; ``CONTEXT`` for context
     experts: np.ndarray | None = None  # uint8 or uint16 (tokens, MoE layers, K) as routed; None: not recorded
+    turns: list[Turn] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,6 +71,7 @@ class Segment:
             del values[length:]
         if self.experts is not None:
             self.experts = self.experts[:length]
+        self.turns = [turn for turn in self.turns if turn.answer < length]
 
     @property
     def oldest(self) -> int | None:
@@ -102,7 +115,11 @@ class Trajectory:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        return cls(**{**record, "segments": [Segment(**segment) for segment in record["segments"]]})
+        return cls(**{**record, "segments": [_segment(segment) for segment in record["segments"]]})
+
+
+def _segment(record: dict[str, Any]) -> Segment:
+    return Segment(**{**record, "turns": [Turn(**turn) for turn in record["turns"]]})
 
 
 def mean_reward(trajectories: Iterable[Trajectory]) -> float | None:

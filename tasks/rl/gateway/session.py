@@ -12,6 +12,7 @@ the segments so far (paper section 4.1.2, token in, token out):
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ import numpy as np
 from model.chat.renderer import SampledTurn, render
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import Thinking
-from tasks.rl.trajectory import Segment
+from tasks.rl.trajectory import Segment, Turn
 
 Message = dict[str, Any]
 
@@ -43,6 +44,9 @@ class Prompt:
     branch: _Branch
     ids: list[int]
     thinking: bool
+    kind: str  # of ``Turn``
+    place: int
+    began: float
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Session:
     tokenizer: Tokenizer
     branches: list[_Branch] = field(default_factory=list)
     turns: list[tuple[str, SampledTurn]] = field(default_factory=list)  # by what their messages say
-    counts: Counter = field(default_factory=Counter)  # of append, realign, fork
+    counts: Counter = field(default_factory=Counter)  # of start, append, realign, fork
 
     @property
     def segments(self) -> list[Segment]:
@@ -64,10 +68,12 @@ class Session:
         """
         sampled = self._sampled(messages)
         ids = render(self.tokenizer, list(messages), tools, thinking, True, sampled).ids
-        branch = self._place(ids)
-        branch.segment.read(ids[len(branch.segment) :])
+        branch, kind = self._place(ids)
+        self.counts[kind] += 1
+        place = len(branch.segment)
+        branch.segment.read(ids[place:])
         branch.busy = True
-        return Prompt(branch, list(branch.segment.ids), thinking.enabled)
+        return Prompt(branch, list(branch.segment.ids), thinking.enabled, kind, place, time.time())
 
     def finish(
         self,
@@ -84,6 +90,7 @@ class Session:
         """
         branch, segment = prompt.branch, prompt.branch.segment
         branch.busy, branch.answer_start = False, len(segment)
+        segment.turns.append(Turn(prompt.kind, prompt.place, len(segment), prompt.began, time.time()))
         segment.sample(ids, logprobs, versions)
         if experts is not None:
             segment.keep_experts(experts)
@@ -106,8 +113,8 @@ class Session:
                 found[index] = left.pop(place)[1]
         return found
 
-    def _place(self, ids: list[int]) -> _Branch:
-        """The branch that the prompt continues, cut to what both have; a new one where there is none."""
+    def _place(self, ids: list[int]) -> tuple[_Branch, str]:
+        """The branch that the prompt continues, cut to what both have, or a new one; and which it was."""
         best, shared = None, -1
         for branch in self.branches:
             common = _common(branch.segment.ids, ids)
@@ -115,12 +122,12 @@ class Session:
             if reaches and not branch.busy and common > shared:
                 best, shared = branch, common
         if best is None:
-            self.counts["fork" if self.branches else "start"] += 1
+            kind = "fork" if self.branches else "start"
             self.branches.append(_Branch(Segment()))
-            return self.branches[-1]
-        self.counts["append" if shared == len(best.segment) else "realign"] += 1
+            return self.branches[-1], kind
+        kind = "append" if shared == len(best.segment) else "realign"
         best.segment.cut(shared)
-        return best
+        return best, kind
 
 
 def _said(message: Message) -> str:

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from tasks.rl.group import Group, Spool, pack, unpack
-from tasks.rl.trajectory import Segment, Trajectory
+from tasks.rl.trajectory import Segment, Trajectory, Turn
 
 
 def group(index: int) -> Group:
@@ -14,6 +14,7 @@ def group(index: int) -> Group:
     def segment(experts: bool) -> Segment:
         made = Segment()
         made.read([rng.randrange(2**20) for _ in range(rng.randrange(1, 9))])
+        made.turns = [Turn("append", 1, len(made), 1e9, 1e9 + number) for number in range(rng.randrange(3))]
         count = rng.randrange(5)
         made.sample([rng.randrange(99) for _ in range(count)], [-0.5] * count, [rng.randrange(9)] * count)
         if experts:
@@ -35,8 +36,8 @@ def same(one: Group, other: Group) -> bool:
         for left, right in zip(mine.segments, theirs.segments, strict=True):
             assert (left.experts is None) == (right.experts is None)
             assert left.experts is None or (left.experts == right.experts).all()
-            assert (left.ids, left.sampled, left.logprobs, left.versions) == (
-                right.ids, right.sampled, right.logprobs, right.versions
+            assert (left.ids, left.sampled, left.logprobs, left.versions, left.turns) == (
+                right.ids, right.sampled, right.logprobs, right.versions, right.turns
             )  # fmt: skip
         rest = {key: value for key, value in mine.__dict__.items() if key != "segments"}
         assert rest == {key: value for key, value in theirs.__dict__.items() if key != "segments"}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.rl.trajectory import Segment, Trajectory, mean_reward
+from tasks.rl.trajectory import Segment, Trajectory, Turn, mean_reward
 
 
 def trajectory(*segments, reward=1.0):
@@ -14,6 +14,7 @@ def trajectory(*segments, reward=1.0):
 def segment(*versions):
     made = Segment()
     made.read([1, 2, 3])
+    made.turns.append(Turn("start", 0, 3, 1000.0, 1000.5))
     made.sample([4] * len(versions), [-0.5] * len(versions), list(versions))
     made.read([5])
     return made
@@ -26,6 +27,16 @@ def test_a_segment_keeps_a_value_for_each_token():
     assert len(made) == 6 and made.oldest == 7 and Segment().oldest is None
     with pytest.raises(ValueError, match="2 tokens came with 1 log-probs"):
         made.sample([1, 2], [-1.0], [1])
+
+
+def test_a_cut_takes_the_turns_behind_it_along():
+    made = segment(7, 8)
+    made.turns.append(Turn("append", 5, 6, 1001.0, 1001.5))
+    made.sample([9], [-0.1], [8])
+    made.cut(6)
+    assert [turn.kind for turn in made.turns] == ["start"]
+    made.cut(3)
+    assert made.turns == []
 
 
 def test_staleness_is_that_of_the_oldest_token():

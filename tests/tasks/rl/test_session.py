@@ -100,6 +100,11 @@ def test_tool_turns_are_appended_to_the_very_tokens_that_were_sampled(tokenizer)
     ] * len(second)
     assert segment.versions == [-1] * len(opening) + [0] * len(first) + [-1] * len(turn) + [1] * len(second)
     assert prompt.ids == segment.ids[: -len(second)]
+    asked, answered = segment.turns
+    assert (asked.kind, asked.place, asked.answer) == ("start", 0, len(opening))
+    place = len(opening) + len(first)
+    assert (answered.kind, answered.place, answered.answer) == ("append", place, place + len(turn))
+    assert asked.began <= asked.ended <= answered.began <= answered.ended
     assert agent.session.counts == {"start": 1, "append": 1}
 
 
@@ -115,6 +120,7 @@ def test_a_stop_token_that_nobody_follows_is_realigned(tokenizer):
     stop = tokenizer.ids_by_name["<|observation|>"]
     place = segment.ids.index(stop, start)
     assert not segment.sampled[place] and all(segment.sampled[start:place]), "the wrong stop token is gone"
+    assert [(turn.kind, turn.place) for turn in segment.turns] == [("start", 0), ("realign", place)]
 
 
 def test_cleared_thinking_forks_and_keeps_what_was_sampled(tokenizer):
