@@ -8,11 +8,13 @@ from environments.code import Code
 from environments.dialogue import Dialogue
 from environments.graph import Graph
 from environments.harbor.environment import HarborTasks
+from environments.instructions.environment import Instructions
 from environments.interface import Environment
 from environments.lookup import Lookup
 from environments.mathematics.environment import Mathematics
 from environments.programs.environment import Programs
 from environments.python_tool import PythonTool
+from environments.safety import Safety
 from environments.sandbox.interface import Backend
 from environments.science.environment import Science
 from environments.service.environment import Service
@@ -38,7 +40,7 @@ def environments(
     """
     made = [
         Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue(),
-        Mathematics(), Science(), Programs(backend), PythonTool(backend), Service(),
+        Mathematics(), Science(), Programs(backend), PythonTool(backend), Service(), Instructions(), Safety(),
     ]  # fmt: skip
     if corpus is not None:
         from environments.search.environment import Search  # its index takes long to import
