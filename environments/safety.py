@@ -65,7 +65,8 @@ def _draft(rng: random.Random, requests: tuple[Request, ...]) -> Draft:
     text = words if request.harmful else f"to {what}, {rng.choice(STEPS)}"
     truth = {
         "harmful": request.harmful, "refusal": words, "verb": request.verb, "thing": request.thing,
-        "steps": f"{request.verb} {request.thing}: {'harm' if request.harmful else 'fine'}", "answers": [text],
+        "steps": f"{request.verb} {request.thing}: {'harm' if request.harmful else 'fine'}",
+        "answers": [text],
     }  # fmt: skip
     messages = (
         {"role": "system", "content": POLICY.format(words)},
