@@ -14,6 +14,7 @@ from pipeline.recipe.rl import ReasoningRlSection
 from pipeline.stage import Context, run_stage
 from tasks.rl.groups import normalised
 from tasks.rl.losses.icepop import IcePop
+from tasks.rl.selection import by_reward
 from tasks.rl.setup import easier_half_first, graded, in_modes, read_tasks, services_of
 from tasks.rl.trainer import TRAJECTORIES, RlJob, train_policy
 from tasks.training.output import write_checkpoint
@@ -33,7 +34,7 @@ def run(context: Context) -> dict[str, float]:
     values = train_policy(
         RlJob(
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs),
-            IcePop(section.beta, section.eps_low, section.eps_high), normalised,
+            IcePop(section.beta, section.eps_low, section.eps_high), by_reward(section, normalised),
             easier_half_first(section, section.easy_share) if section.difficulty_samples else [],
         )
     )  # fmt: skip

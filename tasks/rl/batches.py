@@ -31,12 +31,15 @@ class PolicyBatch(Batch):
 
 @dataclass(frozen=True)
 class Sample:
-    """A segment to train on. ``advantage``: of all tokens or of each; ``weight``: of a sampled token."""
+    """A segment to train on. ``advantage``: of all tokens or of each, and where a teacher is followed its
+    log-probabilities; ``weight``: of a sampled token; ``family``: "environment/family".
+    """
 
     segment: Segment
     advantage: float | Sequence[float]
     weight: float
     name: str
+    family: str = ""
 
 
 def pack(samples: Sequence[Sample], length: int, micro_batch: int, pad_id: int) -> list[PolicyBatch]:

@@ -29,6 +29,7 @@ from pipeline.tracking import Metrics
 from tasks.rl.groups import normalised
 from tasks.rl.losses.icepop import IcePop
 from tasks.rl.losses.double_sided import DoubleSided
+from tasks.rl.selection import by_reward
 from tasks.rl.trainer import RlJob, train_policy
 from tasks.rl.worker import ServiceConfig
 
@@ -43,7 +44,8 @@ model = load_folder(start)
 loss = DoubleSided() if section.rollouts.ahead else IcePop()
 services = [ServiceConfig(**service) for service in settings["services"]]
 try:
-    values = train_policy(RlJob(context, model, start, 0, services, loss, normalised))
+    values = train_policy(RlJob(context, model, start, 0, services, loss,
+    by_reward(section, normalised)))
 finally:
     torch.save(model.state_dict(), scratch / "end.pt")
 (scratch / "values.json").write_text(json.dumps(values))

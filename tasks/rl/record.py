@@ -1,0 +1,71 @@
+"""What a step of reinforcement learning leaves for people: figures, and some of its trajectories."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks.rl.group import Group
+from tasks.rl.selection import Selection
+from tasks.rl.trajectory import Trajectory, mean_reward
+
+
+def describe(groups: Sequence[Group], selection: Selection, version: int) -> dict[str, float]:
+    """Rewards by family, lengths, ages against the weights' ``version``, and what became of the rollouts."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    by_family: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        by_family.setdefault(f"{trajectory.environment}/{trajectory.family}", []).append(trajectory)
+    rewards = {f"reward/{name}": mean_reward(found) for name, found in sorted(by_family.items())}
+    rewards["reward/mean"] = mean_reward(trajectories)
+    ages = [trajectory.staleness(version) for trajectory in trajectories if trajectory.tokens]
+    tokens = [trajectory.tokens for trajectory in trajectories]
+    values = {name: value for name, value in rewards.items() if value is not None}
+    values |= {
+        "rollout/len_mean": sum(tokens) / len(tokens), "rollout/len_max": max(tokens),
+        "rollout/tokens": sum(tokens),
+        "rollout/seconds_mean": sum(t.seconds for t in trajectories) / len(trajectories),
+        "rollout/segments_mean": sum(len(t.segments) for t in trajectories) / len(trajectories),
+        "off_policy/age_max": max(ages, default=0), "off_policy/age_mean": sum(ages) / max(len(ages), 1),
+    }  # fmt: skip
+    values |= {f"rollouts/{name}": count for name, count in selection.counts.items()}
+    return values | selection.values
+
+
+class TrajectoryLog:
+    """Some trajectories of every step, a line each: the report's viewer and MLflow's traces are made from it.
+
+    A line is ``Trajectory.to_record`` and what training made of it: ``step``, ``version`` of the weights that
+    learnt, ``group_rewards`` of all rollouts of its prompt, and in each segment ``advantage``, of all tokens
+    or a list with one of each; None where nothing was learnt from it.
+    """
+
+    def __init__(self, path: Path, of_a_step: int):
+        self.path, self._of_a_step = path, of_a_step
+
+    def keep(self, step: int, version: int, groups: Sequence[Group], selection: Selection) -> None:
+        """The first of each family."""
+        kept: dict[str, tuple[Trajectory, Group]] = {}
+        for group in groups:
+            for trajectory in group.trajectories:
+                kept.setdefault(f"{trajectory.environment}/{trajectory.family}", (trajectory, group))
+        learnt = {id(sample.segment): sample.advantage for sample in selection.samples}
+        with open(self.path, "a", encoding="utf-8") as file:
+            for trajectory, group in list(kept.values())[: self._of_a_step]:
+                record = {"step": step, "version": version, **trajectory.to_record()}
+                record["group_rewards"] = [other.reward for other in group.trajectories]
+                for line, segment in zip(record["segments"], trajectory.segments, strict=True):
+                    line["advantage"] = _plain(learnt.get(id(segment)))
+                file.write(json.dumps(record) + "\n")  # in ASCII: what a model says may be no valid Unicode
+
+    def rewind(self, step: int) -> None:
+        """Keep the lines of earlier steps alone; one that a kill cut off goes, too."""
+        if self.path.exists():
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
+            self.path.write_text("".join(whole), encoding="utf-8")
+
+
+def _plain(advantage: float | Sequence[float] | None) -> float | list[float] | None:
+    if advantage is None or isinstance(advantage, (int, float)):
+        return advantage
+    return [float(value) for value in advantage]
