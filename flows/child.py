@@ -5,11 +5,9 @@ for SIGTERM when its parent dies, and ending one means ending its group.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from pipeline.parent import parents_death
 from pipeline.priority import give_way
 
 SECONDS_TO_SAVE = 60.0  # between SIGTERM, on which a training stage saves a checkpoint, and SIGKILL
@@ -24,7 +23,6 @@ SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_TICKS = 0.5
 SECONDS_TO_READ = 60.0  # what a child printed before it ended
 LINES_KEPT = 200
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -147,11 +145,10 @@ def _read(child: subprocess.Popen, file: BinaryIO, kept: list[str], on_line: Cal
 
 
 def _before_exec(niceness: int) -> Callable[[], None]:
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    end_with_parent = parents_death(signal.SIGTERM)
 
     def prepare() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        end_with_parent()
         if niceness:
             give_way(niceness)
 

@@ -1,10 +1,11 @@
 """One source of progress: a small file that a stage rewrites; the terminal bar and Prefect both show it."""
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
+
+from pipeline.files import write_whole
 
 FILE = "progress.json"
 SECONDS_BETWEEN_WRITES = 0.5
@@ -40,9 +41,7 @@ class Progress:
             "stage": self.stage, "phase": phase, "done": done, "total": total, "unit": unit, "rate": rate,
             "seconds_left": left, "seconds": now - self._started, "note": note, "time": now,
         }  # fmt: skip
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state))
-        os.replace(temporary, self.path)
+        write_whole(self.path, json.dumps(state))
         self._show(state, now, finished)
 
     def _show(self, state: dict, now: float, finished: bool) -> None:

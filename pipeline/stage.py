@@ -31,6 +31,7 @@ from pipeline import artifacts
 from pipeline.disk import full_disk_in_one_sentence
 from pipeline.errors import UserError, run_command
 from pipeline.graph import Stage, load_graph
+from pipeline.parent import parents_death
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe, load_recipe
 from pipeline.surroundings import surroundings
@@ -92,7 +93,7 @@ def execute(
     stage = load_graph()[name]
     recipe = load_recipe(recipe_name)
     if os.environ.get(END_WITH_PARENT) == "1":
-        _end_with_parent()
+        parents_death(signal.SIGTERM)()  # a killed DVC or Prefect leaves its children alive
     final = artifacts.artifact_dir(recipe.name, name)
     scratch = artifacts.run_dir(recipe.name, name)
     with full_disk_in_one_sentence(name, final.parent, scratch):
@@ -256,14 +257,6 @@ def _claim_scratch(scratch: Path, identity: str, force: bool) -> None:
             if path.name not in ("lock", "log.txt", "cache"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         owner.write_text(identity)  # only here: a full disk must not empty the name on good checkpoints
-
-
-def _end_with_parent() -> None:
-    """Ask Linux for SIGTERM when the parent dies: a killed DVC or Prefect leaves its children alive."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _plain(value: Any) -> Any:

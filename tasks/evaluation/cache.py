@@ -1,7 +1,6 @@
 """Results by (checkpoint, protocol): a score that was computed once is never computed again."""
 
 import json
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from evals.policy import Result, Score
 from pipeline.artifacts import digest_of
+from pipeline.files import write_whole
 
 # The files that decide what a checkpoint answers; curves and metrics beside them do not.
 DECIDING = ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja")
@@ -36,9 +36,7 @@ class Cache:
             if found is not None:
                 return found, True
             result = compute()
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(asdict(result)))
-            os.replace(temporary, path)
+            write_whole(path, json.dumps(asdict(result)))
             # Through JSON as well, so that a fresh result and a stored one are the same to all readers.
             return self._read(checkpoint, key), False
 

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -19,8 +20,10 @@ from environments.catalog import environments
 from environments.interface import Environment, Task
 from model.chat.tokenizer import Tokenizer
 from pipeline.errors import UserError, run_command
-from tasks.rl.engines.client import EngineClient, EngineDied, Sampling
+from pipeline.files import write_whole
+from tasks.rl.engines.client import EngineClient, Sampling
 from tasks.rl.engines.pool import FILE as ENGINES
+from tasks.rl.engines.watch import Watch
 from tasks.rl.gateway.gateway import Gateway
 from tasks.rl.group import Spool
 from tasks.rl.orchestrator import Control, Orchestrator, Service, Window
@@ -30,7 +33,6 @@ from tasks.rl.trajectory import Trajectory
 
 CONTROL, FIGURES, SPOOL = "control.json", "rollouts.json", "spool"
 SECONDS_BETWEEN_FIGURES = 1.0
-SECONDS_BETWEEN_BEATS = 2.0
 
 
 class ServiceConfig(BaseModel):
@@ -62,17 +64,17 @@ async def work(config: WorkerConfig) -> None:
     services = [_service(one, catalog) for one in config.services]
     spool = Spool(config.scratch / SPOOL)
     spool.sweep()
-    router, clients = Router(), {}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         gateway = Gateway(
-            Tokenizer.load(config.checkpoint), router, clients, Sampling(config.max_new_tokens),
+            Tokenizer.load(config.checkpoint), Router(), {}, Sampling(config.max_new_tokens),
             on_death=lambda engine, reason: print(f"{engine} is off the ring: {reason}", flush=True),
         )  # fmt: skip
         orchestrator = Orchestrator(
             services, gateway, spool, seed=config.seed, rollouts=config.rollouts_per_prompt,
             at_once=config.at_once, curriculum=config.curriculum,
         )  # fmt: skip
-        watch = Engines(config, router, clients, http)
+        client = partial(EngineClient, http=http, experts=config.record_experts)
+        watch = Watch(config.scratch / ENGINES, gateway, client)
         beside = [
             asyncio.create_task(_tell(config.scratch / FIGURES, orchestrator.figures)),
             asyncio.create_task(watch.listen()),
@@ -82,54 +84,6 @@ async def work(config: WorkerConfig) -> None:
         finally:
             for task in beside:
                 task.cancel()
-
-
-class Engines:
-    """Keeps the router as ``engines.json`` and the engines' heartbeats say: one that does not answer is taken
-    off the ring, and comes back when it answers again.
-    """
-
-    def __init__(self, config: WorkerConfig, router: Router, clients: dict[str, EngineClient], http):
-        self._file, self._experts = config.scratch / ENGINES, config.record_experts
-        self._router, self._clients, self._http = router, clients, http
-        self._seen: tuple[int, int] = (0, 0)
-        self._told: dict[str, str] = {}
-
-    def look(self) -> None:
-        """Read the file where it has changed."""
-        try:
-            status = self._file.stat()
-        except FileNotFoundError:
-            return
-        if (status.st_mtime_ns, status.st_ino) == self._seen:
-            return
-        self._seen = status.st_mtime_ns, status.st_ino
-        self._told = json.loads(self._file.read_text())["engines"]
-        for name in set(self._router.engines) - set(self._told):
-            self._router.leave(name)
-        for name, url in self._told.items():
-            if name not in self._clients or self._clients[name].url != url:
-                self._router.leave(name)
-                self._clients[name] = EngineClient(url, self._http, self._experts)
-                self._router.join(name)
-
-    async def listen(self) -> None:
-        """For ever: ask each engine for a sign of life."""
-        while True:
-            await asyncio.sleep(SECONDS_BETWEEN_BEATS)
-            await asyncio.gather(*(self._beat(name) for name in self._told))
-
-    async def _beat(self, name: str) -> None:
-        client = self._clients[name]
-        try:
-            await client.version()
-        except (EngineDied, ValueError) as error:
-            if self._clients.get(name) is client and name in self._router.engines:
-                print(f"{name} is off the ring: {error}", flush=True)
-                self._router.leave(name)
-        else:
-            if self._clients.get(name) is client and name in self._told:
-                self._router.join(name)
 
 
 def read_control(scratch: Path) -> Control:
@@ -143,7 +97,7 @@ def read_control(scratch: Path) -> Control:
 
 def write_control(scratch: Path, control: Control) -> None:
     record = {**control.__dict__, "done": sorted(control.done)}
-    _write(scratch / CONTROL, json.dumps(record))
+    write_whole(scratch / CONTROL, json.dumps(record))
 
 
 def _service(config: ServiceConfig, catalog: dict[str, Environment]) -> Service:
@@ -164,14 +118,8 @@ def _service(config: ServiceConfig, catalog: dict[str, Environment]) -> Service:
 
 async def _tell(path: Path, figures: Callable[[], dict]) -> None:
     while True:
-        _write(path, json.dumps({"time": time.time(), "services": figures()}))
+        write_whole(path, json.dumps({"time": time.time(), "services": figures()}))
         await asyncio.sleep(SECONDS_BETWEEN_FIGURES)
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    draft.rename(path)
 
 
 def main() -> int:

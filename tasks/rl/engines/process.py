@@ -1,15 +1,14 @@
 """A child process of a training run: its output in a log, ended with its parent."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from pipeline.parent import parents_death
+
 SECONDS_TO_END = 10.0
 TAIL_BYTES = 2000
 
@@ -31,7 +30,7 @@ class Child:
             self._began = file.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                env=self._environment, start_new_session=True, preexec_fn=_die_with_parent,
+                env=self._environment, start_new_session=True, preexec_fn=parents_death(signal.SIGKILL),
             )  # fmt: skip
 
     @property
@@ -64,8 +63,3 @@ class Child:
                 os.killpg(self._process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_END)
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -9,6 +9,7 @@ An engine that fails is taken off the ring and its sessions go on elsewhere: the
 so the next engine reads them and samples the same turn with the same seed.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Gateway:
         self.tokenizer, self.router, self.clients, self.sampling = tokenizer, router, clients, sampling
         self._on_death = on_death
         self._open: dict[str, _Open] = {}
+        self._calls: dict[str, set[asyncio.Future]] = {}  # under way, by engine
 
     def open(self, name: str, seed: int) -> None:
         """Begin a session; its draws follow from ``seed`` and the number of a request.
@@ -78,6 +80,12 @@ class Gateway:
     def sessions(self) -> int:
         return len(self._open)
 
+    def lose(self, engine: str, reason: str) -> None:
+        """Take an engine off the ring, and what waits for it elsewhere: it may never answer, and not die."""
+        self._leave(engine, reason)
+        for call in self._calls.get(engine, ()):
+            call.cancel()
+
     async def chat(
         self, name: str, messages: Sequence[Message], tools: list[dict] | None, thinking: Thinking
     ) -> Reply:
@@ -88,12 +96,13 @@ class Gateway:
         """
         found = self._find(name)
         prompt = found.session.begin(messages, tools, thinking)
-        seed = _seed(found.seed, found.calls)
+        number = found.calls
         found.calls += 1
         try:
-            answer = await self._sample(name, prompt, seed)
+            answer = await self._sample(name, prompt, _seed(found.seed, number))
         except BaseException:
             found.session.abandon(prompt)
+            found.calls -= found.calls == number + 1  # asked again it draws the same
             raise
         parsed = parse(self.tokenizer, answer.ids, tools, thinking.enabled)
         found.session.finish(
@@ -108,11 +117,27 @@ class Gateway:
         while True:
             engine = self.router.route(name)
             try:
-                return (await self.clients[engine].sample(prompt.ids, self.sampling, seed))[0]
+                return await self._ask(engine, prompt, seed)
             except EngineDied as error:
-                if engine in self.router.engines:  # another of its sessions may have found out before
-                    self.router.leave(engine)
-                    self._on_death(engine, str(error))
+                self._leave(engine, str(error))
+
+    async def _ask(self, engine: str, prompt: Prompt, seed: int) -> Answer:
+        call = asyncio.ensure_future(self.clients[engine].sample(prompt.ids, self.sampling, seed))
+        calls = self._calls.setdefault(engine, set())
+        calls.add(call)
+        try:
+            await asyncio.wait([call])
+            if call.cancelled():
+                raise EngineDied(f"{engine} was lost before it answered")
+            return call.result()[0]
+        finally:
+            calls.discard(call)
+            call.cancel()
+
+    def _leave(self, engine: str, reason: str) -> None:
+        if engine in self.router.engines:  # another of its sessions may have found out before
+            self.router.leave(engine)
+            self._on_death(engine, reason)
 
     def _find(self, name: str) -> _Open:
         if name not in self._open:
