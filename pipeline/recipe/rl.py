@@ -67,7 +67,7 @@ class RlSection(Section):
         if rollouts.ahead > rollouts.max_staleness * self.push_every_steps:
             raise ValueError(
                 f"rollouts.ahead is {rollouts.ahead} steps, more than rollouts.max_staleness "
-                f"{rollouts.max_staleness} allows at a push every {self.push_every_steps}: raise max_staleness"
+                f"{rollouts.max_staleness} allows with a push every {self.push_every_steps}: raise that"
             )
         return self
 
@@ -106,3 +106,104 @@ class AgenticRlSection(RlSection):
         if not self.rollouts.ahead:
             raise ValueError("rollouts.ahead is 0: agentic RL is asynchronous, let rollouts be a step ahead")
         return self
+
+
+class RewardModel(Section):
+    """The policy's own trunk with a scalar head, trained on constructed preference pairs as the stage begins."""
+
+    pairs: int = Field(gt=0)  # an oracle's answer against the same answer spoilt
+    anchors: int = Field(0, ge=0)  # text written by people against the policy's own continuation
+    heldout: float = Field(0.2, gt=0, lt=1)  # share of either, to measure on
+    epochs: float = Field(2.0, gt=0)
+    pairs_per_step: int = Field(16, gt=0)
+    micro_batch: int = Field(16, gt=0)  # pairs of a forward pass
+    lr: float = Field(gt=0)  # of AdamW
+    anchor_tokens: int = Field(24, gt=0)  # of an anchor's beginning, and again of its continuation
+
+
+class Judge(Section):
+    """A model behind the OpenAI interface that judges answers (its key: OPENAI_API_KEY)."""
+
+    base_url: str = Field(pattern=r"^https?://")  # up to /v1
+    model: str
+    seconds: float = Field(60.0, gt=0)  # until an answer is there
+    attempts: int = Field(4, gt=0)
+    pause: float = Field(1.0, ge=0)  # seconds before the second attempt, twice that before the third, ...
+    per_minute: float = Field(600.0, gt=0)  # requests, at most
+    at_once: int = Field(16, gt=0)
+    max_tokens: int = Field(512, gt=0)
+
+
+RewardPart = Literal[
+    "task", "format", "tools", "thinking", "language", "repetition", "length", "model", "judge"
+]
+
+
+class GeneralRlSection(RlSection):
+    """Rules, a reward model and a judge beside the environments' verdicts (paper section 3.4). Their weights
+    are not published, nor which of the two losses; ours is GRPO with IcePop, synchronous.
+    """
+
+    beta: float = Field(2.0, gt=1)
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    eps_high: float = Field(0.28, gt=0)
+    # The reward is their weighted mean over the parts that apply; a part of weight 0 is logged alone.
+    rewards: Annotated[dict[RewardPart, NonNegativeFloat], Field(min_length=1)]
+    long_from: int = Field(gt=0)  # sampled tokens of a rollout: from here on its length costs,
+    long_until: int = Field(gt=0)  # and here the part "length" is 0
+    reward_model: RewardModel | None = None
+    judge: Judge | None = None
+
+    @model_validator(mode="after")
+    def _parts_have_what_they_need(self) -> Self:
+        if not any(self.rewards.values()):
+            raise ValueError("rewards: no weight is above 0")
+        for part, section in (("model", self.reward_model), ("judge", self.judge)):
+            name = "reward_model" if part == "model" else part
+            if (part in self.rewards) != (section is not None):
+                raise ValueError(f"rewards.{part} and the section {name} go together: set both or neither")
+        if self.long_from >= self.long_until:
+            raise ValueError("long_from must be below long_until")
+        return self
+
+
+class SingleRollouts(Rollouts):
+    rollouts_per_prompt: int = Field(1, gt=0)  # a teacher judges each token: nothing is compared in a group
+
+
+Teacher = Literal["sft", "reasoning_rl", "general_rl"]  # by the stage that made it
+
+
+class DistillSection(RlSection):
+    """On-policy cross-stage distillation into the model of general RL (paper section 3.5): groups of one, a
+    batch of 1024. Each teacher is asked about the prompts of its own families, mixed by their weights.
+    """
+
+    beta: float = Field(2.0, gt=1)
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    eps_high: float = Field(0.28, gt=0)
+    rollouts: SingleRollouts
+    teachers: Annotated[dict[Teacher, Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _one_teacher_each(self) -> Self:
+        teacher_of: dict[str, str] = {}
+        for teacher, families in self.teachers.items():
+            for name in families:
+                if name not in self.families:
+                    raise ValueError(
+                        f"teachers.{teacher} names {name}, which has no weight in families: add it"
+                    )
+                if name in teacher_of:
+                    raise ValueError(
+                        f"teachers: {name} is of both {teacher_of[name]} and {teacher}: leave it to one"
+                    )
+                teacher_of[name] = teacher
+        if without := [name for name in self.families if name not in teacher_of]:
+            raise ValueError(f"teachers: {', '.join(without)} of families has none: name it under one")
+        return self
+
+    @property
+    def teacher_of(self) -> dict[str, Teacher]:
+        """By family."""
+        return {name: teacher for teacher, families in self.teachers.items() for name in families}

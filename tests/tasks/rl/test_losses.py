@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tasks.rl.losses.distillation import teacher_advantage
+from tasks.rl.losses.distillation import Distillation, teacher_advantage
 from tasks.rl.losses.double_sided import DoubleSided
 from tasks.rl.losses.icepop import IcePop
 from tasks.rl.losses.tokens import SampledTokens, mismatch_kl
@@ -125,19 +125,15 @@ def test_the_teacher_pulls_towards_itself():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_distillation_descends_the_kl_to_the_teacher(seed):
-    """On policy, over all tokens by their weight, the gradient is that of KL(student || teacher)."""
+    """On policy, over all tokens by their probability, the gradient is that of KL(student || teacher)."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(6, generator=generator, dtype=torch.float64, requires_grad=True)
     teacher = torch.log_softmax(torch.randn(6, generator=generator, dtype=torch.float64), 0)
     student = torch.log_softmax(logits, 0)
     probability = student.exp().detach()
-    batch = SampledTokens(
-        student.detach()[None],
-        student.detach()[None],
-        teacher_advantage(teacher, student)[None],
-        probability[None],
-    )
-    IcePop()(student[None], batch)[0].backward()
+    before = student.detach()[None]
+    batch = SampledTokens(before, before, teacher[None], probability[None])
+    Distillation()(student[None], batch)[0].backward()
     by_samples = logits.grad.clone()
     logits.grad = None
     (torch.softmax(logits, 0) * (torch.log_softmax(logits, 0) - teacher)).sum().backward()
