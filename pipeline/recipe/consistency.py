@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pipeline.recipe.rl import RlSection
 from pipeline.recipe.training import TrainSection
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def faults(recipe: "Recipe") -> list[str]:
     """A sentence for each group of values that cannot work together."""
-    checks = (_mix, _weights, _vocabulary, _contexts, _positions, _batches, _checkpoints)
+    checks = (_mix, _weights, _vocabulary, _contexts, _positions, _batches, _checkpoints, _rl_families)
     return [fault for check in checks for fault in check(recipe)]
 
 
@@ -92,12 +93,23 @@ def _batches(recipe: "Recipe") -> Iterator[str]:
 
 
 def _checkpoints(recipe: "Recipe") -> Iterator[str]:
-    there = [name for name, section in recipe if isinstance(section, TrainSection)]
+    there = [name for name, section in recipe if isinstance(section, TrainSection | RlSection)]
     for name in recipe.evaluate.checkpoints:
         if name not in there:
             nearest = difflib.get_close_matches(name, there, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"those are {', '.join(there)}"
             yield f"evaluate.checkpoints names {name!r}, which is no stage that trains: {hint}"
+
+
+def _rl_families(recipe: "Recipe") -> Iterator[str]:
+    there = recipe.rl_tasks.families
+    for stage, section in recipe:
+        if isinstance(section, RlSection):
+            if not any(section.families.values()):
+                yield f"{stage}.families: no weight is above 0: raise one"
+            for name in section.families:
+                if name not in there:
+                    yield f"{stage}.families names {name!r}, of which rl_tasks.families has no tasks: add it there"
 
 
 def _lengths(recipe: "Recipe") -> Iterator[tuple[str, int]]:

@@ -23,6 +23,7 @@ from pipeline.recipe.data import (
 )
 from pipeline.recipe.evaluation import EvaluateSection, ReportSection
 from pipeline.recipe.model import ModelSection
+from pipeline.recipe.rl import ReasoningRlSection, RlTasksSection
 from pipeline.recipe.search import SearchTasksSection
 from pipeline.recipe.training import (
     DsaAdaptSection,
@@ -63,11 +64,13 @@ class Recipe(Section):
     sft_data: SftDataSection
     agent_tasks: AgentTasksSection
     search_tasks: SearchTasksSection
+    rl_tasks: RlTasksSection
     pretrain: PretrainSection
     midtrain: MidtrainSection
     dsa_warmup: DsaWarmupSection
     dsa_adapt: DsaAdaptSection
     sft: SftSection
+    reasoning_rl: ReasoningRlSection
     evaluate: EvaluateSection
     report: ReportSection
 

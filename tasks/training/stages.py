@@ -1,4 +1,5 @@
 """The stages that leave a checkpoint, in the order of training."""
 
 BASE_STAGES = ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt")  # no chat was seen yet
-CHECKPOINT_STAGES = (*BASE_STAGES, "sft")
+RL_STAGES = ("reasoning_rl",)
+CHECKPOINT_STAGES = (*BASE_STAGES, "sft", *RL_STAGES)

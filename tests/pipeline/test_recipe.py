@@ -113,6 +113,12 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
             "sft_data.modes: a name without quotes was read as true or false: quote",
         ),
         ("sft_data.families", {"string/copy": 0.0}, "sft_data.families: no weight is above 0"),
+        ("reasoning_rl.families", {"table/max": 0.0}, "reasoning_rl.families: no weight is above 0"),
+        (
+            "reasoning_rl.families",
+            {"table/max": 1, "table/min": 1},
+            "reasoning_rl.families names 'table/min', of which rl_tasks.families has no tasks: add it there",
+        ),
         ("sft_data.families", {"string/copy": -0.5}, f"sft_data.families.string/copy: {ZERO_OR_MORE}"),
         ("sft.optimizer.muon_lr", INFINITE, f"sft.optimizer.muon_lr: {FINITE}"),
         ("sft.optimizer.adamw_lr", float("nan"), f"sft.optimizer.adamw_lr: {FINITE}"),
@@ -147,7 +153,7 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
             ["sft", "pretran"],
             "evaluate.checkpoints names 'pretran', which is no stage that trains: did you mean 'pretrain'?",
         ),
-        ("evaluate.checkpoints", ["eval_sets"], "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft"),
+        ("evaluate.checkpoints", ["eval_sets"], "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft, reasoning_rl"),
     ],
 )
 def test_an_impossible_value_is_refused_with_its_place(write, path, value, sentence):
