@@ -25,6 +25,7 @@ from data_pipelines.task_building.refining import BROKEN, Outcome, Refiner, inde
 from data_pipelines.task_building.terminal import catalog
 from environments.sandbox.choose import open_backend
 from pipeline.errors import UserError
+from pipeline.progress import Progress
 from pipeline.recipe.data import AgentTasksSection, Drafter
 from pipeline.stage import Context, run_stage
 
@@ -101,7 +102,14 @@ def _swe(context: Context, dropped: Counter) -> Iterator[Source]:
         backend = open_backend(context.section.backend)  # its own: it runs in a thread and loop of its own
         cache = context.scratch / "cache"
         found = swe.candidates(section, cache, context.recipe.data_seed, backend, dropped)
-        yield Source(section.tasks, found)
+        yield Source(section.tasks, _told(found, section.tasks, context.progress))
+
+
+def _told(found: Iterator[Candidate], wanted: int, progress: Progress) -> Iterator[Candidate]:
+    """Each has taken two runs of a project's tests: minutes."""
+    for number, candidate in enumerate(found, 1):
+        progress.update("fixes", number, max(number, wanted), "change", candidate.name)
+        yield candidate
 
 
 class Builder:

@@ -1,4 +1,6 @@
-"""The episode of all first environments: user turns with one exact answer each, tools in between."""
+"""Episodes that several environments share: one message, or user turns with one exact answer each and tools
+in between.
+"""
 
 import json
 from typing import Any
@@ -12,6 +14,35 @@ MAX_CALLS = 8  # tool calls in an episode
 
 class MalformedCall(Exception):
     """A tool call that no tool can take; it ends the episode with reward 0."""
+
+
+class OneMessageEpisode(Episode):
+    """Judges one message: ``read`` finds the answer in its text, None where there is none, and ``judge``
+    judges it. A message that calls tools has no answer.
+    """
+
+    async def reset(self, task: Task) -> list[Message]:
+        self.task, self._answer, self._over = task, None, False
+        return list(task.messages)
+
+    async def step(self, message: Message) -> Step:
+        if self._over:
+            raise RuntimeError("the episode is over: reset it before another step")
+        self._over = True
+        if not message.get("tool_calls"):
+            self._answer = self.read(message.get("content"))
+        return Step(done=True)
+
+    async def verify(self) -> Verdict:
+        if self._answer is None:
+            return Verdict(0.0, "there is no single final answer")
+        return await self.judge(self._answer)
+
+    def read(self, content: Any) -> str | None:
+        raise NotImplementedError
+
+    async def judge(self, said: str) -> Verdict:
+        raise NotImplementedError
 
 
 class ScriptedEpisode(Episode):

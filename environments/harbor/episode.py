@@ -46,7 +46,7 @@ class HarborEpisode(Episode):
         self._task = await asyncio.to_thread(stored_task, self._root, task)
         self._seconds = self._task.config.agent.timeout_sec or float("inf")
         try:
-            self._image: Image = await self._backend.build(self._task.environment)
+            self._image: Image = await self._task.build(self._backend)
             self._sandbox = await self._backend.start(self._image, self._task.limits)
             await make_folders(self._sandbox)
         except (SandboxError, ImageError) as error:

@@ -6,6 +6,7 @@
 Harbor offers and this project does not run (several steps, compose files, GPUs, Windows) is refused by name.
 """
 
+import asyncio
 import hashlib
 import os
 import re
@@ -15,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from environments.harbor.config import TaskConfig, read_config
 from environments.sandbox.dockerfile import read_dockerfile
-from environments.sandbox.interface import ImageError, Limits
+from environments.sandbox.interface import Backend, Image, ImageError, Limits
 from pipeline.errors import UserError
 
 REQUIRED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
@@ -48,6 +49,17 @@ class HarborTask:
         """The folder of solve.sh, None where the task has no solution."""
         folder = self.folder / "solution"
         return folder if (folder / "solve.sh").is_file() else None
+
+    async def build(self, backend: Backend) -> Image:
+        """Its image. Raises ``ImageError``, also where that takes longer than task.toml allows."""
+        seconds = self.config.environment.build_timeout_sec
+        try:
+            async with asyncio.timeout(seconds):
+                return await backend.build(self.environment)
+        except TimeoutError:
+            raise ImageError(
+                f"{self.environment}: the image was not built in {seconds:g} s (build_timeout_sec)"
+            ) from None
 
     def variables(self, table: dict[str, str]) -> dict[str, str]:
         """An ``env`` table of task.toml; ``${NAME:-default}`` is the default, nothing of this machine."""

@@ -79,7 +79,7 @@ async def validate(folder: Path, backend: Backend, repeats: int = 3) -> Report:
     lines = [Line("the folder is a task", True, task.digest), *rubric(task)]
     runs: list[Run] = []
     try:
-        image = await backend.build(task.environment)
+        image = await task.build(backend)
         lines.append(Line("the image builds", True, image.name))
     except ImageError as error:
         lines.append(Line("the image builds", False, str(error)))

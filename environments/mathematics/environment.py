@@ -7,9 +7,10 @@ out: a term that repeats the question (an integral sign, a power instead of its 
 
 import random
 import re
+from typing import Any
 
-from environments.episode import answer
-from environments.interface import Draft, Environment, Episode, Message, Mode, Step, Task, Verdict
+from environments.episode import OneMessageEpisode, answer
+from environments.interface import Draft, Environment, Episode, Message, Mode, Task, Verdict
 from environments.mathematics import (
     algebra,
     calculus,
@@ -65,29 +66,16 @@ _LONG_DECIMAL = re.compile(r"\.\d{4,}")  # a rounded value is not the exact one
 _GIANT = re.compile(r"\d{16}|\^\s*\{?\s*-?\d{4}|\^\s*(?:\{[^{}]*|\w\s*)\^|[({\[]{8}|\^\{[^{}]*[({]")
 
 
-class MathematicsEpisode(Episode):
-    """One message; ``truth`` holds ``answer``, ``kind`` and ``unit``."""
+class MathematicsEpisode(OneMessageEpisode):
+    """``truth`` holds ``answer``, ``kind`` and ``unit``."""
 
-    async def reset(self, task: Task) -> list[Message]:
-        self._truth, self._said = task.truth, None
-        self._over = False
-        return list(task.messages)
+    def read(self, content: Any) -> str | None:
+        return final_answer(content)
 
-    async def step(self, message: Message) -> Step:
-        if self._over:
-            raise RuntimeError("the episode is over: reset it before another step")
-        self._over = True
-        if not message.get("tool_calls"):
-            self._said = final_answer(message.get("content"))
-        return Step(done=True)
-
-    async def verify(self) -> Verdict:
-        if self._said is None:
-            return Verdict(0.0, "there is no single final answer")
+    async def judge(self, said: str) -> Verdict:
+        truth = {name: self.task.truth[name] for name in ("answer", "kind", "unit")}
         try:
-            same = await is_equal(
-                self._said, **{name: self._truth[name] for name in ("answer", "kind", "unit")}
-            )
+            same = await is_equal(said, **truth)
         except CheckerError as error:
             return Verdict(None, str(error))
         if same is None:

@@ -6,9 +6,10 @@ significant figure. Only the final answer counts.
 
 import random
 import re
+from typing import Any
 
-from environments.episode import answer
-from environments.interface import Draft, Environment, Episode, Message, Mode, Step, Task, Verdict
+from environments.episode import OneMessageEpisode, answer
+from environments.interface import Draft, Environment, Episode, Message, Mode, Task, Verdict
 from environments.mathematics.reading import final_answer, read_numbers
 from environments.science import chemistry, formulas, units
 from environments.science.problem import ScienceProblem
@@ -18,25 +19,14 @@ DRAWS = {**formulas.FAMILIES, **units.FAMILIES, **chemistry.FAMILIES}
 UNSEEN = ("optics", "solutions")
 
 
-class ScienceEpisode(Episode):
-    """One message; ``truth`` holds ``answer``, ``kind``, ``unit`` and ``figures``."""
+class ScienceEpisode(OneMessageEpisode):
+    """``truth`` holds ``answer``, ``kind``, ``unit`` and ``figures``."""
 
-    async def reset(self, task: Task) -> list[Message]:
-        self._truth, self._said, self._over = task.truth, None, False
-        return list(task.messages)
+    def read(self, content: Any) -> str | None:
+        return final_answer(content)
 
-    async def step(self, message: Message) -> Step:
-        if self._over:
-            raise RuntimeError("the episode is over: reset it before another step")
-        self._over = True
-        if not message.get("tool_calls"):
-            self._said = final_answer(message.get("content"))
-        return Step(done=True)
-
-    async def verify(self) -> Verdict:
-        if self._said is None:
-            return Verdict(0.0, "there is no single final answer")
-        right = is_right(self._said, self._truth)
+    async def judge(self, said: str) -> Verdict:
+        right = is_right(said, self.task.truth)
         return Verdict(float(right), "right" if right else "the answer is wrong")
 
 

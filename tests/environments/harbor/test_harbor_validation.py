@@ -150,3 +150,16 @@ def test_a_backend_that_does_not_isolate_is_refused(write_task):
         asyncio.run(validate(write_task(), PlainProcess()))
     with pytest.raises(UserError, match="no sandbox backend 'process'"):
         open_backend("process")
+
+
+def test_an_image_that_takes_too_long_to_build_is_a_fault_of_the_task(backend, write_task):
+    folder = write_task()
+    config = (folder / "task.toml").read_text()
+    (folder / "task.toml").write_text(
+        config.replace("[environment]", "[environment]\nbuild_timeout_sec = 0.5")
+    )
+    with open(folder / "environment/Dockerfile", "a") as file:
+        file.write("RUN sleep 5\n")
+    report = report_on(backend, folder)
+    assert not report.sound
+    assert "was not built in 0.5 s (build_timeout_sec)" in report.reason
