@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from model.inference.buckets import in_time
 from model.inference.engine import Engine
 from model.inference.request import Completion, Event, SamplingParams, Token
 
@@ -117,10 +118,21 @@ class AsyncEngine:
             self._changed.notify()
 
     async def load_weights(
-        self, source: str | Path | Mapping[str, torch.Tensor], version: int, checksum: str | None = None
+        self,
+        source: str | Path | Mapping[str, torch.Tensor],
+        version: int,
+        checksum: str | None = None,
+        deadline: float | None = None,
     ) -> None:
-        """``Engine.load_weights`` between two passes, paused or not."""
-        await self._between_passes(lambda: self._engine.load_weights(source, version, checksum))
+        """``Engine.load_weights`` between two passes, paused or not. ``ValueError`` once the ``deadline``
+        (``time.monotonic``) has passed.
+        """
+
+        def load() -> None:
+            in_time(deadline, "a pass was still under way")
+            self._engine.load_weights(source, version, checksum)
+
+        await self._between_passes(load)
 
     async def close(self) -> None:
         """Take no more requests, finish those that are there, and end the thread. While paused, nothing can

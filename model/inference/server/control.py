@@ -1,11 +1,16 @@
 """The verbs of reinforcement learning, a sign of life, and the figures for Prometheus."""
 
+import asyncio
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
+import torch
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from model.inference.buckets import MANIFEST, read_buckets
 from model.inference.server.errors import ApiError
 from model.inference.server.generation import Server
 from model.inference.server.loading import checkpoint_folder
@@ -28,18 +33,31 @@ async def resume(request: Request) -> JSONResponse:
 
 async def load_weights(request: Request) -> JSONResponse:
     """Weights of another version into the loaded model; requests under way go on with them."""
+    started = time.monotonic()
     body = await read_body(request, LoadWeightsBody)
+    deadline = None if body.seconds is None else started + body.seconds
     checkpoints = _server(request).checkpoints
     engine = (await checkpoints.hold(None)).engine
-    started = time.perf_counter()
     try:
-        folder = checkpoint_folder(body.folder)
-        await engine.load_weights(folder, version=body.version, checksum=body.checksum)
+        source, checksum = await _source(body, engine.version, deadline)
+        await engine.load_weights(source, body.version, checksum, deadline)
     except (OSError, ValueError) as error:
         raise ApiError(422, f"The weights were not loaded: {error}", param="folder") from error
     finally:
         checkpoints.release()
-    return JSONResponse({"version": engine.version, "seconds": time.perf_counter() - started})
+    return JSONResponse({"version": engine.version, "seconds": time.monotonic() - started})
+
+
+async def _source(
+    body: LoadWeightsBody, present: int, deadline: float | None
+) -> tuple[Path | Mapping[str, torch.Tensor], str | None]:
+    """Weights for ``Engine.load_weights``, and the checksum that is still to be compared."""
+    folder = Path(body.folder)
+    if not (folder / MANIFEST).exists():
+        return checkpoint_folder(body.folder), body.checksum
+    if body.version < present:
+        raise ValueError(f"version {body.version} comes too late: the engine has version {present}")
+    return await asyncio.to_thread(read_buckets, folder, body.version, body.checksum, deadline), None
 
 
 async def health(request: Request) -> JSONResponse:

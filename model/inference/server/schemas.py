@@ -212,4 +212,5 @@ class DetokenizeBody(Body):
 class LoadWeightsBody(Body):
     folder: str = Field(min_length=1)
     version: int = Field(ge=0)
-    checksum: str | None = None
+    checksum: str | None = None  # of the state dict, or of a manifest of buckets
+    seconds: float | None = Field(None, gt=0)  # that the sender waits

@@ -1,5 +1,6 @@
 """One rollout engine over HTTP: our server, in a process of its own. Every call has a deadline."""
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 SECONDS_TO_ANSWER = 600.0
 SECONDS_FOR_WEIGHTS = 120.0
 SECONDS_FOR_LIFE = 20.0
+SECONDS_WHILE_BUSY = 0.5
 
 
 class EngineDied(RuntimeError):
@@ -69,11 +71,13 @@ class EngineClient:
         return [choice["logprobs"]["token_logprobs"][1:] for choice in answer["choices"]]
 
     async def load_weights(self, folder: Path, version: int, checksum: str) -> float:
-        """Go on with other weights; the seconds that it took. Raises ``EngineDied`` where it is too slow and
-        ``ValueError`` where the engine refuses them, and then nothing has changed.
+        """Go on with the weights of ``write_buckets``; the seconds that it took. Raises ``EngineDied`` where
+        it does not answer in time and ``ValueError`` where the engine refuses them, and then nothing has
+        changed.
         """
-        body = {"folder": str(folder), "version": version, "checksum": checksum}
-        return (await self._post("/load_weights", body, SECONDS_FOR_WEIGHTS))["seconds"]
+        seconds = SECONDS_FOR_WEIGHTS
+        body = {"folder": str(folder), "version": version, "checksum": checksum, "seconds": seconds}
+        return (await self._post("/load_weights", body, seconds))["seconds"]
 
     async def pause(self) -> None:
         await self._post("/pause", {}, SECONDS_FOR_WEIGHTS)
@@ -103,7 +107,8 @@ class EngineClient:
     async def _call(self, verb: str, path: str, body: dict | None, seconds: float) -> dict[str, Any]:
         where = f"{self.url}{path}"
         try:
-            response, answer = await self._exchange(verb, where, body, seconds)
+            async with asyncio.timeout(seconds):
+                response, answer = await self._unless_busy(verb, where, body, seconds)
         except TimeoutError:
             raise EngineDied(f"{where} did not answer in {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -114,9 +119,19 @@ class EngineClient:
         sentence = f"{where} answered {response.status}: {error.get('message')}"
         if error.get("code") == "context_length_exceeded":
             raise ContextFull(sentence)
-        if response.status >= 500 or response.status == 429:
+        if response.status >= 500:
             raise EngineDied(sentence)
         raise ValueError(sentence)
+
+    async def _unless_busy(
+        self, verb: str, where: str, body: dict | None, seconds: float
+    ) -> tuple[aiohttp.ClientResponse, dict[str, Any]]:
+        """An engine with as many requests as it takes is not dead: it is asked again until it has room."""
+        while True:
+            response, answer = await self._exchange(verb, where, body, seconds)
+            if response.status != 429:
+                return response, answer
+            await asyncio.sleep(SECONDS_WHILE_BUSY)
 
     async def _exchange(
         self, verb: str, where: str, body: dict | None, seconds: float

@@ -2,36 +2,37 @@
 
     with EnginePool(folder, count=2, scratch=scratch, threads=1) as pool:
         pool.push(model, version=1)
-        pool.look_after()          # between steps: starts again what has died
+        pool.look_after()          # between steps: starts again what has died or hangs
 
 Who uses them reads ``engines.json``: names and addresses of those that are alive and have the newest weights.
 """
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 import aiohttp
 import torch
 
-from model.hub import save_folder
-from model.inference.weights import checksum
+from model.inference.buckets import BUCKET_BYTES, write_buckets
 from model.transformer import Transformer
 from pipeline.errors import UserError
+from pipeline.files import write_whole
 from tasks.rl.engines.client import EngineClient, EngineDied
+from tasks.rl.engines.memory import shared_folder, sweep
 from tasks.rl.engines.process import Child
+from tasks.rl.engines.pulse import Pulse
 
 SECONDS_TO_START = 300.0
 MOST_STARTS = 5  # of one engine, beyond its first: one that dies again and again is a fault, not bad luck
 ADDRESS = re.compile(r"API: (http://\S+)/v1")
 FILE = "engines.json"
-MEMORY, PREFIX = Path("/dev/shm"), "glm5-weights-"
 
 
 class EnginePool:
@@ -44,13 +45,17 @@ class EnginePool:
         threads: int,
         decode: str | None = None,
         record_experts: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
     ):
-        """``checkpoint``: a folder that all start from, tokenizer included. ``threads`` of each, on a CPU."""
+        """``checkpoint``: a folder that all start from, tokenizer included. ``threads`` of each, on a CPU.
+        ``bucket_bytes``: of weights on their way, at most (a larger tensor goes alone).
+        """
         self.scratch, self.checkpoint = scratch, checkpoint
         scratch.mkdir(parents=True, exist_ok=True)
-        self.record_experts = record_experts
+        self.record_experts, self._bucket_bytes = record_experts, bucket_bytes
         self._weights = checkpoint  # the newest
         self._version, self._checksum = 0, ""
+        self._pulse = Pulse(lambda: dict(self._addresses))
         self._addresses: dict[str, str] = {}
         options = ["--port", "0", *(["--decode", decode] if decode else [])]
         options += ["--record-experts"] if record_experts else []
@@ -80,36 +85,45 @@ class EnginePool:
         """Start all of them and wait until they answer. Raises ``UserError`` with the last words of one that
         does not.
         """
-        _sweep()
+        sweep()
         for child in self._children.values():
             child.start()
         for name in self._children:
             self._addresses[name] = self._address(name)
         self._tell()
+        self._pulse.start()
 
     def push(self, model: Transformer, version: int) -> dict[str, float]:
-        """Give all engines the model's weights; returns seconds. An engine that does not take them is ended,
-        and ``look_after`` starts it again with these.
+        """Give all engines the model's weights; returns seconds.
 
-        The weights are written once, to memory where there is a folder for that, in the shards of
-        ``save_folder``, and each engine checks what it read against the sum.
+        The weights are written once, in buckets, to memory where there is a folder for that; each engine
+        checks what it read against the sums. One that does not answer by the deadline, or has died, is ended,
+        and ``look_after`` starts it again with these. One that refuses them, as a bucket was damaged, gets
+        them once more; raises ``UserError`` where it refuses again.
         """
         started = time.perf_counter()
-        folder = _shared_folder(self.scratch) / f"version-{version}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        save_folder(model, folder)
-        before, self._weights = self._weights, folder
-        self._version, self._checksum = version, checksum(model.state_dict())
+        before = self._weights
+        self._write(model, version)
         written = time.perf_counter()
-        asyncio.run(self._load(list(self._addresses)))
+        refused = asyncio.run(self._load(list(self._addresses)))
+        if refused:
+            print(f"weights are sent once more: {_told(refused)}", flush=True)
+            self._write(model, version)
+            refused = asyncio.run(self._load(list(refused)))
+        if refused:
+            raise UserError(f"the engines do not take version {version} of the weights: {_told(refused)}")
         if before != self.checkpoint:
             shutil.rmtree(before, ignore_errors=True)
         self._tell()
         return {"write_s": written - started, "load_s": time.perf_counter() - written}
 
     def look_after(self) -> list[str]:
-        """Start again what has died. Returns the names. Raises ``UserError`` for one that keeps dying."""
+        """Start again what has died or hangs. Returns the names. Raises ``UserError`` for one that keeps
+        dying.
+        """
+        for name in [name for name in self._addresses if self._pulse.is_silent(name)]:
+            print(f"{name} gives no sign of life and is ended", flush=True)
+            self._children[name].kill()
         dead = [name for name, child in self._children.items() if not child.alive]
         for name in dead:
             child = self._children[name]
@@ -121,18 +135,20 @@ class EnginePool:
             for name in dead:
                 self._children[name].start()
             for name in dead:
+                self._pulse.begin_anew(name)
                 self._addresses[name] = self._address(name)
-            if self._version:
-                asyncio.run(self._load(dead))
+            if self._version and (refused := asyncio.run(self._load(dead))):
+                raise UserError(f"engines refuse the weights that others took: {_told(refused)}")
             self._tell()
         return dead
 
     def stop(self) -> None:
         for child in self._children.values():
             child.stop()
+        self._pulse.stop()
         self._addresses.clear()
         self._tell()
-        shutil.rmtree(_shared_folder(self.scratch), ignore_errors=True)
+        shutil.rmtree(shared_folder(self.scratch), ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:
@@ -145,11 +161,20 @@ class EnginePool:
     def __exit__(self, *error) -> None:
         self.stop()
 
-    async def _load(self, names: list[str]) -> None:
-        async with aiohttp.ClientSession() as http:
-            await asyncio.gather(*(self._load_one(name, http) for name in names))
+    def _write(self, model: Transformer, version: int) -> None:
+        folder = shared_folder(self.scratch) / f"version-{version}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._checksum = write_buckets(model.state_dict(), folder, version, self._bucket_bytes)
+        self._weights, self._version = folder, version
 
-    async def _load_one(self, name: str, http: aiohttp.ClientSession) -> None:
+    async def _load(self, names: list[str]) -> dict[str, str]:
+        """Why engines refused the weights, by their names; those that died are ended."""
+        async with aiohttp.ClientSession() as http:
+            faults = await asyncio.gather(*(self._load_one(name, http) for name in names))
+        return {name: fault for name, fault in zip(names, faults, strict=True) if fault}
+
+    async def _load_one(self, name: str, http: aiohttp.ClientSession) -> str | None:
         client = EngineClient(self._addresses[name], http)
         try:
             await client.load_weights(self._weights, self._version, self._checksum)
@@ -157,8 +182,11 @@ class EnginePool:
                 raise EngineDied(f"{name} says that it has version {version}, not {self._version}")
         except EngineDied as error:
             print(f"{name} did not take the weights and is started again: {error}", flush=True)
-            self._children[name].stop()
+            self._children[name].kill()
             self._addresses.pop(name, None)
+        except ValueError as error:
+            return str(error)
+        return None
 
     def _address(self, name: str) -> str:
         child, deadline = self._children[name], time.monotonic() + SECONDS_TO_START
@@ -172,9 +200,12 @@ class EnginePool:
 
     def _tell(self) -> None:
         """Write ``engines.json``, whole or not at all."""
-        draft = self.scratch / f".{FILE}"
-        draft.write_text(json.dumps({"version": self._version, "engines": self._addresses}))
-        draft.rename(self.scratch / FILE)
+        told = {"version": self._version, "engines": self._addresses}
+        write_whole(self.scratch / FILE, json.dumps(told))
+
+
+def _told(refused: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in refused.items())
 
 
 def _device(number: int) -> str:
@@ -183,17 +214,3 @@ def _device(number: int) -> str:
     if not cards:
         return ""
     return str(number % cards if cards == 1 else 1 + number % (cards - 1))
-
-
-def _shared_folder(scratch: Path) -> Path:
-    """In memory, where the machine has such a folder; its name is this process's own."""
-    if not (MEMORY.is_dir() and os.access(MEMORY, os.W_OK)):
-        return scratch / "weights"
-    return MEMORY / f"{PREFIX}{os.getpid()}"
-
-
-def _sweep() -> None:
-    """Remove the weights of runs that were killed."""
-    for folder in MEMORY.glob(f"{PREFIX}*"):
-        if not Path(f"/proc/{folder.name.removeprefix(PREFIX)}").exists():
-            shutil.rmtree(folder, ignore_errors=True)

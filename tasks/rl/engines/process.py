@@ -54,12 +54,19 @@ class Child:
         tail = self.printed().strip()[-TAIL_BYTES:]
         return f"{self.name} ended with status {status}; {self.log} ends with:\n{tail}"
 
+    def kill(self) -> None:
+        """End it and all that it started at once: it may hang."""
+        self._end(signal.SIGKILL)
+
     def stop(self) -> None:
         """End it and all that it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._end(number)
+
+    def _end(self, number: int) -> None:
         if self._process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(SECONDS_TO_END)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(SECONDS_TO_END)

@@ -21,6 +21,7 @@ from model.transformer import Transformer  # noqa: E402
 from tasks.rl.engines.pool import EnginePool  # noqa: E402
 
 CONTEXT = 256
+BUCKET = 16_384  # bytes: a handful of buckets hold the weights
 SHARPNESS = 14.0  # of the guesser's logits
 SHAPE = dict(
     hidden_size=32, num_layers=2, ffn_size=64, num_heads=2, q_latent=16, kv_latent=16, qk_nope_dim=8,
@@ -78,7 +79,8 @@ def engines(checkpoint, tmp_path_factory):
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), before])
     torch.set_num_threads(1)
     scratch = tmp_path_factory.mktemp("engines")
-    with EnginePool(checkpoint, count=2, scratch=scratch, threads=1, record_experts=True) as made:
+    options = {"threads": 1, "record_experts": True, "bucket_bytes": BUCKET}
+    with EnginePool(checkpoint, count=2, scratch=scratch, **options) as made:
         yield made
     torch.set_num_threads(threads)
     os.environ["PYTHONPATH"] = before

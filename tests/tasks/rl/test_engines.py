@@ -4,19 +4,24 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import aiohttp
+import aiohttp.web
 import pytest
 import torch
 
 from model.hub import load_folder
+from model.inference.buckets import write_buckets
 from model.inference.engine import Engine
 from model.inference.generate import score
 from model.inference.request import SamplingParams
 from pipeline.errors import UserError
 from tasks.rl.engines import pool as pool_module
+from tasks.rl.engines import pulse as pulse_module
 from tasks.rl.engines.client import ContextFull, EngineClient, EngineDied, Sampling
+from tasks.rl.engines.memory import shared_folder
 from tasks.rl.engines.pool import EnginePool
 from tests.waiting import wait_until
 
@@ -66,28 +71,93 @@ def test_likelihoods_are_those_of_the_training_forward(pool, checkpoint):
         assert mine == pytest.approx(theirs.tolist(), abs=1e-5)
 
 
-def test_new_weights_reach_all_and_a_dead_engine_gets_them_too(pool, checkpoint):
-    model = changed(checkpoint)
-    version = pool.version + 1
-    seconds = pool.push(model, version)
-    assert seconds["load_s"] > 0
-    (expected,) = Engine(model).generate(
-        [PROMPT], SamplingParams(8, seed=3, stop_ids=engine_stops(checkpoint))
-    )
+def first_words(checkpoint, model):
+    params = SamplingParams(8, seed=3, stop_ids=engine_stops(checkpoint))
+    return Engine(model).generate([PROMPT], params)[0].ids
+
+
+def assert_all_answer(pool, ids, version):
+    """Each engine with these weights; what it read before under others is forgotten."""
+    assert len(pool.addresses) == 2
     for address in pool.addresses.values():
         (answer,) = ask(address, "sample", PROMPT, Sampling(8), 3)
-        assert answer.ids == expected.ids and set(answer.versions) == {version}
-    victim = pool.pids["engine-1"]
+        assert answer.ids == ids and set(answer.versions) == {version}
+
+
+def test_new_weights_reach_all_and_one_that_dies_meanwhile_gets_them_too(pool, checkpoint):
+    """One hangs as the weights come, and is killed before it could take them."""
+    model, version = changed(checkpoint), pool.version + 1
+    assert_all_answer(pool, first_words(checkpoint, load_folder(checkpoint)), pool.version)
+    victim, address = pool.pids["engine-1"], pool.addresses["engine-1"]
+    os.kill(victim, signal.SIGSTOP)
+    pushing = threading.Thread(target=pool.push, args=(model, version))
+    pushing.start()
+    wait_until(lambda: ask(pool.addresses["engine-0"], "version") == version, "the weights at the other")
+    assert len(list(shared_folder(pool.scratch).glob(f"version-{version}/*.safetensors"))) > 3
+    assert pushing.is_alive()
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: not pool._children["engine-1"].alive, "the end of the engine")
+    pushing.join()
+    told = json.loads((pool.scratch / "engines.json").read_text())
+    assert told["engines"] == pool.addresses and list(pool.addresses) == ["engine-0"]
     with pytest.raises(EngineDied, match="does not answer"):
-        ask(pool.addresses["engine-1"], "version")
+        ask(address, "version")
     assert pool.look_after() == ["engine-1"] and pool.look_after() == []
     assert pool.pids["engine-1"] != victim
-    (answer,) = ask(pool.addresses["engine-1"], "sample", PROMPT, Sampling(8), 3)
-    assert answer.ids == expected.ids and set(answer.versions) == {version}
+    assert_all_answer(pool, first_words(checkpoint, model), version)
     told = json.loads((pool.scratch / "engines.json").read_text())
-    assert told == {"version": version, "engines": pool.addresses} and len(told["engines"]) == 2
+    assert told == {"version": version, "engines": pool.addresses}
+
+
+def damage(monkeypatch, times):
+    """The first ``times`` versions that are written get a bucket with one bit changed."""
+    left, write = [None] * times, pool_module.write_buckets
+
+    def write_damaged(state, folder, *rest):
+        checksum = write(state, folder, *rest)
+        if left:
+            left.pop()
+            file = folder / "00001.safetensors"
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            file.write_bytes(data)
+        return checksum
+
+    monkeypatch.setattr(pool_module, "write_buckets", write_damaged)
+
+
+def test_a_damaged_bucket_is_sent_again(pool, checkpoint, monkeypatch, capsys):
+    model, version = changed(checkpoint), pool.version + 1
+    damage(monkeypatch, 1)
+    pool.push(model, version)
+    printed = capsys.readouterr().out
+    assert "sent once more" in printed and "bucket 00001.safetensors is damaged" in printed
+    assert_all_answer(pool, first_words(checkpoint, model), version)
+    damage(monkeypatch, 2)
+    with pytest.raises(UserError, match="do not take version .*bucket 00001.safetensors is damaged"):
+        pool.push(load_folder(checkpoint), version + 1)
+    assert_all_answer(pool, first_words(checkpoint, model), version)
+
+
+def test_weights_that_come_too_late_change_nothing(pool, checkpoint, tmp_path):
+    address, before = pool.addresses["engine-0"], pool.version
+    checksum = write_buckets(changed(checkpoint).state_dict(), tmp_path, before + 1)
+    body = {"folder": str(tmp_path), "version": before + 1, "checksum": checksum, "seconds": 1e-9}
+    with pytest.raises(ValueError, match="422.*come too late: at their deadline 0 of 1 buckets were read"):
+        ask(address, "_post", "/load_weights", body, 60)
+    pool.push(load_folder(checkpoint), before + 2)
+    with pytest.raises(ValueError, match=f"version {before + 1} comes too late: .* has version {before + 2}"):
+        ask(address, "load_weights", tmp_path, before + 1, checksum)
+    assert_all_answer(pool, first_words(checkpoint, load_folder(checkpoint)), before + 2)
+
+
+def test_an_engine_that_hangs_is_ended_and_started_again(pool, monkeypatch):
+    monkeypatch.setattr(pulse_module, "SECONDS_BETWEEN_BEATS", 0.05)
+    monkeypatch.setattr(pulse_module, "SECONDS_FOR_LIFE", 2.0)
+    victim = pool.pids["engine-1"]
+    os.kill(victim, signal.SIGSTOP)
+    assert wait_until(pool.look_after, "the engine's restart") == ["engine-1"]
+    assert pool.pids["engine-1"] != victim and not os.path.exists(f"/proc/{victim}/exe")
+    assert ask(pool.addresses["engine-1"], "version") == pool.version
 
 
 def test_a_connection_that_the_server_closed_is_no_death():
@@ -113,6 +183,29 @@ def test_a_connection_that_the_server_closed_is_no_death():
     assert asyncio.run(run()) == [7, 7, 7] and len(calls) == 6
 
 
+def test_an_engine_that_is_busy_is_asked_again():
+    calls = []
+
+    async def serve(request):
+        calls.append(request)
+        busy = len(calls) < 3
+        return aiohttp.web.json_response({"version": 7}, status=429 if busy else 200)
+
+    async def run():
+        app = aiohttp.web.Application()
+        app.router.add_get("/health", serve)
+        runner = aiohttp.web.AppRunner(app)
+        await runner.setup()
+        site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        async with aiohttp.ClientSession() as http:
+            found = await EngineClient(f"http://127.0.0.1:{runner.addresses[0][1]}", http).version()
+        await runner.cleanup()
+        return found
+
+    assert asyncio.run(run()) == 7 and len(calls) == 3
+
+
 def test_requests_that_cannot_be_answered(pool):
     address = pool.addresses["engine-0"]
     with pytest.raises(ContextFull):
@@ -136,7 +229,7 @@ def test_one_that_dies_again_and_again_ends_the_run_and_leaves_nothing_behind(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     with EnginePool(checkpoint, count=1, scratch=tmp_path, threads=1) as pool:
         pool.push(load_folder(checkpoint), 1)
-        folder = pool_module._shared_folder(tmp_path)
+        folder = shared_folder(tmp_path)
         assert folder.exists()
         os.kill(pool.pids["engine-0"], signal.SIGKILL)
         wait_until(lambda: not pool._children["engine-0"].alive, "the end of the engine")
