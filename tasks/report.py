@@ -1,7 +1,7 @@
 """The report card of a recipe: ``python -m tasks.report --recipe tiny``.
 
 Writes ``report.html``, one page without outside assets, and ``report.md``, from the records and metrics of
-all stages and from nothing else.
+all stages and from nothing else; and ``trajectories.html`` where reinforcement learning ran.
 """
 
 from pathlib import Path
@@ -10,7 +10,8 @@ from pipeline import artifacts
 from pipeline.graph import load_graph
 from pipeline.stage import Context, run_stage
 from tasks.reporting.facts import Facts, collect_facts
-from tasks.reporting.page import render, view
+from tasks.reporting.page import finished, render, view, viewer_values
+from tasks.reporting.trajectories import viewer
 
 
 def run(context: Context) -> dict[str, float]:
@@ -24,9 +25,13 @@ def write_report(recipe: str, folders: dict[str, Path], out: Path, title: str) -
     """The page from whatever artifacts there are; a stage that has not run is named on it as missing."""
     runs = {name: artifacts.run_dir(recipe, name) for name in folders}
     facts = collect_facts(recipe, load_graph(), folders, runs)
-    values = view(facts, title)
+    found = viewer(facts, finished(facts))
+    values = {**view(facts, title), "trajectories": len(found.items)}
     (out / "report.html").write_text(render("page.html.jinja", values), encoding="utf-8")
     (out / "report.md").write_text(render("page.md.jinja", values), encoding="utf-8")
+    if found.stages:
+        page = render("trajectories.html.jinja", viewer_values(found, recipe))
+        (out / "trajectories.html").write_text(page, encoding="utf-8")
     return facts
 
 

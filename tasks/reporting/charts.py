@@ -39,6 +39,16 @@ def line_chart(series: list[Series], unit: str = "", log: bool = False) -> str:
     return f'<svg class="chart" {frame}>{body}</svg>'
 
 
+def sparkline(curve: Curve, low: float, high: float) -> str:
+    """A line without axes, for a row of a table; '' for fewer than two points."""
+    if len(curve) < 2:
+        return ""
+    scale_x = _Scale(curve[0][0], curve[-1][0], 2, 118)
+    scale_y = _Scale(low, high, 22, 2)
+    path = _path(Series("", thin(curve)), scale_x, scale_y, False)
+    return f'<svg class="sparkline" viewBox="0 0 120 24" aria-hidden="true">{path}</svg>'
+
+
 def thin(curve: Curve) -> Curve:
     """At most ``POINTS`` points: means over equal stretches, so that no peak is picked by chance."""
     if len(curve) <= POINTS:
@@ -111,7 +121,8 @@ def _range(values: list[float], log: bool) -> tuple[float, float]:
 
 def _grid(scale_x: _Scale, scale_y: _Scale, unit: str, log: bool) -> str:
     if log:
-        marks = [10.0**n for n in range(-8, 10) if scale_y.low <= 10.0**n <= scale_y.high]
+        marks = [10.0**n for n in range(-16, 10) if scale_y.low <= 10.0**n <= scale_y.high]
+        marks = marks[:: 1 + len(marks) // 7]
         marks = marks if len(marks) > 1 else [scale_y.low * 1.1, scale_y.high / 1.1]
     else:
         marks = ticks(scale_y.low, scale_y.high)
@@ -130,7 +141,7 @@ def _grid(scale_x: _Scale, scale_y: _Scale, unit: str, log: bool) -> str:
 
 def _path(series: Series, scale_x: _Scale, scale_y: _Scale, log: bool) -> str:
     points = [(x, y) for x, y in series.curve if not log or y > 0]
-    clipped = [(scale_x.at(x), max(scale_y.at(min(y, scale_y.high)), TOP)) for x, y in points]
+    clipped = [(scale_x.at(x), scale_y.at(min(y, scale_y.high))) for x, y in points]
     d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in clipped)
     kind = "line faint" if series.faint else "line"
     return f'<path class="{kind}" style="stroke:var(--c{series.colour})" d="{d}"/>'

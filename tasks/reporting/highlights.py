@@ -16,6 +16,7 @@ NUMBERS = (
     ("eval/tasks", "{:,.0f} held-out tasks"),
     ("tokenizer/vocabulary", "{:,.0f} tokens known"),
     ("chats", "{:,.0f} chats"),
+    ("reward/mean", "reward {:.3f}"),
     ("val/bpb", "{:.3f} bits per byte"),
     ("val/loss", "loss {:.3f}"),
 )

@@ -16,10 +16,12 @@ from tasks.reporting.facts import Facts
 from tasks.reporting.highlights import stage_numbers, tiles
 from tasks.reporting.plots import charts
 from tasks.reporting.provenance import cost, versions
+from tasks.reporting.reinforcement import learning
 from tasks.reporting.samples import chats, completions, lessons, surprises
 from tasks.reporting.scores import Scores
 from tasks.reporting.timeline import ROW, gutter, timeline
-from tasks.training.stages import BASE_STAGES, CHECKPOINT_STAGES
+from tasks.reporting.trajectories import Viewer, script
+from tasks.training.stages import BASE_STAGES, CHECKPOINT_STAGES, RL_STAGES
 
 FOLDER = Path(__file__).parent
 CHATS_PER_MODE = 2
@@ -46,7 +48,8 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
         "sources": corpus(facts),
         "funnel": funnel(facts),
         "agents": agent_tasks(facts),
-        "training": [charts(facts, name) for name in CHECKPOINT_STAGES if name in facts.stages],
+        "training": [charts(facts, name) for name in _gradient_stages(facts)],
+        "learning": [learning(facts, name) for name in finished(facts)],
         "scores": scores,
         "bits": _bits(scores),
         "attention": _attention(scores, sparse),
@@ -69,8 +72,28 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def finished(facts: Facts) -> list[str]:
+    """The stages of reinforcement learning that the recipe ran."""
+    return [name for name in RL_STAGES if name in facts.stages and facts.stages[name].record]
+
+
+def _gradient_stages(facts: Facts) -> list[str]:
+    """The stages that learn from given tokens."""
+    return [name for name in CHECKPOINT_STAGES if name in facts.stages and name not in RL_STAGES]
+
+
+def viewer_values(found: Viewer, recipe: str) -> dict[str, Any]:
+    """The context of ``trajectories.html.jinja``."""
+    program, program_hash = script()
+    own = (FOLDER / "trajectories.css").read_text(encoding="utf-8")
+    return {
+        "recipe": recipe, "own_style": own, "script": program, "script_hash": program_hash,
+        "data": found.data(recipe),
+    }  # fmt: skip
+
+
 def render(template: str, values: dict[str, Any]) -> str:
-    """``page.html.jinja`` or ``page.md.jinja`` with the values of ``view``."""
+    """``page.html.jinja`` or ``page.md.jinja`` with the values of ``view``, or the viewer with its own."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=template.endswith(".html.jinja"),
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,

@@ -15,7 +15,8 @@ from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
 from tasks.reporting.samples import lessons, turns
 from tasks.reporting.scores import Scores
 from tasks.reporting.timeline import reduced_edges
-from tests.tasks.conftest import write_tokenizer
+from tasks.training.stages import RL_STAGES
+from tests.tasks.reporting import stage_of_rl
 
 VOID = {"meta", "br", "link", "img", "line", "circle", "path", "input"}
 
@@ -67,10 +68,13 @@ CHATS = [
 ]
 
 
+FACTS = {"pretrain": {"tokens": 1_000_000, "steps": 9}, "reasoning_rl": stage_of_rl.FACTS}
+
+
 def fill(stage: str, folder: Path) -> dict:
     """The payload of a stage; returns its metrics."""
     if stage == "tokenizer":
-        write_tokenizer(folder, ["one and one"])
+        (folder / "tokenizer.json").write_text(stage_of_rl.tokenizer_file(), encoding="utf-8")
     if stage == "sft_data":
         (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in CHATS))
     if stage == "collect":
@@ -99,6 +103,8 @@ def fill(stage: str, folder: Path) -> dict:
         examples = {"no <b>": [{"name": "log-report-7", "detail": "said <i>so</i>"}]}
         content = {"rows": rows, "reasons": {"no <b>": 2}, "examples": examples}
         (folder / "funnel.json").write_text(json.dumps(content))
+    if stage in RL_STAGES:
+        return stage_of_rl.fill(folder)
     if stage in ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft"):
         lines = ["step,train/loss,optim/lr,val/loss", "0,,,7.5"]
         lines += [f"{step},{7.5 / step},{0.01 * step},{'4.5' if step == 9 else ''}" for step in range(1, 10)]
@@ -128,7 +134,7 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
         sections = {"model": {"preset": "tiny"}} if stage == "pretrain" else {}
         record = {
             "stage": stage, "identity": f"{number:064d}", "sections": sections, "metrics": metrics, "seed": 7,
-            "facts": {"tokens": 1_000_000, "steps": 9} if stage == "pretrain" else {},
+            "facts": FACTS.get(stage, {}),
             "started": 1000.0 + 100 * number, "seconds": 10.0 + number, "peak_memory_bytes": 3 * 10**8,
             "git_commit": "abcdef0123456789", "python": "3.11.9", "packages": {"torch": "2.13.0"},
             "host": {"system": "Linux", "machine": "x86_64", "cores": 2},
@@ -196,7 +202,7 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
 
 def test_the_page_needs_nothing_from_outside_and_runs_no_code(folders, tmp_path):
     page, _, _ = write(folders, tmp_path)
-    assert not re.search(r"""(src|href)=["'](?!#)""", page)
+    assert not re.search(r"""(src|href)=["'](?!#|trajectories.html")""", page)
     assert "url(" not in page and "@import" not in page
     assert "<script" not in page  # the excerpt of a document that holds one is escaped
     assert "&lt;script&gt;" in page
@@ -230,6 +236,33 @@ def test_what_is_missing_is_named_on_the_page(folders, tmp_path, damage, named):
     page, text, missing = write(folders, tmp_path)
     assert any(named in item for item in missing)
     assert named in words(page) and named in text
+
+
+def test_reinforcement_learning_has_a_section_and_a_page_of_its_own(folders, tmp_path):
+    page, text, _ = write(folders, tmp_path)
+    shown = words(page)
+    assert "Mean reward 0.200 over the first fifth of the steps, 0.800 over the last." in shown
+    assert "tools/calc 0.100 0.400 38 % 9 4 2 7" in shown  # by family: ends, and difficulty before
+    assert "rollouts 12 s, 75 %" in shown and "update 4.0 s, 25 %" in shown
+    assert "Zero in every step: tokens without weight (masked)." in shown
+    assert "| reasoning_rl | 4 | 0.200 | 0.800 | rollouts 75 %, update 25 % |" in text
+    viewed = (tmp_path / "trajectories.html").read_text()
+    assert f"{4 * len(RL_STAGES)} trajectories" in shown and '"reason":"right"' in viewed
+
+
+def test_an_artifact_without_trajectories_is_noted(folders, tmp_path):
+    (folders["reasoning_rl"] / "trajectories.jsonl").unlink()
+    _, _, missing = write(folders, tmp_path)
+    assert any("reasoning_rl/trajectories.jsonl" in item for item in missing)
+    assert "run the stage again" in (tmp_path / "trajectories.html").read_text()
+
+
+def test_a_recipe_without_reinforcement_learning_has_no_such_page(folders, tmp_path):
+    for name in RL_STAGES:
+        (folders[name] / "record.json").unlink()
+    page, text, _ = write(folders, tmp_path)
+    assert not (tmp_path / "trajectories.html").exists()
+    assert "trajectories.html" not in page + text
 
 
 def test_curves_come_from_the_run_folder_where_the_artifact_has_none(folders, tmp_path):
