@@ -10,12 +10,12 @@ from environments.episode import answer
 from environments.instructions.constraints import Constraint, broken
 from environments.instructions.sentences import FORMS, QUALITIES, TOPICS, sentence
 from environments.interface import Draft, Environment, Episode, Message, Mode, Task, Verdict
-from environments.written import WrittenEpisode, words_of
+from environments.written import WrittenEpisode
 
 TRIES = 1000  # sentences until one keeps to the constraints
 CASES = {"upper": str.upper, "lower": str.lower, "title": str.title}
 STARTS = tuple(sorted({form.split()[0] for form in FORMS}))
-COMMON = ("the", "a", "is", "has", "use", "read", "check", "and", *QUALITIES)
+COMMON = ("the", "this", "is", "has", "use", "read", *QUALITIES)
 COMPARED = ("exactly", "at most", "at least")
 
 
@@ -31,18 +31,15 @@ def _draft(prompt: str, constraints: list[Constraint], steps: str, text: str) ->
 def _written(
     rng: random.Random, topic: str, asked: str, constraints: list[Constraint], other: str | None = None
 ) -> Draft:
-    """A sentence that keeps to the constraints; its thinking is the sentence as it comes to mind."""
+    """A sentence that keeps to the constraints. Its thinking says again what is asked."""
     constraints = [one("sentence"), one("uses", topic), *constraints]
     case = next((CASES[part["value"]] for part in constraints if part["kind"] == "case"), str)
+    prompt = f"{rng.choice(('on', 'say on', 'one on'))} {topic}{asked}"
     for _ in range(TRIES):
-        plain = sentence(rng, topic, other)
-        if not broken(case(plain), constraints):
-            return _draft(f"write about {topic}{asked}", constraints, _numbered(plain), case(plain))
+        text = case(sentence(rng, topic, other))
+        if not broken(text, constraints):
+            return _draft(prompt, constraints, f"on {topic}{asked}", text)
     raise AssertionError(f"no sentence keeps to {constraints}")  # a fault of this file
-
-
-def _numbered(plain: str) -> str:
-    return "".join(f"{place}{word}" for place, word in enumerate(words_of(plain), 1))
 
 
 def _case(rng: random.Random) -> Draft:
@@ -68,31 +65,31 @@ def _edges(rng: random.Random) -> Draft:
 
 def _use(rng: random.Random) -> Draft:
     topic, other = rng.sample(TOPICS, 2)
-    wanted = rng.choice((f" and {other}", f", say {other}"))
+    wanted = rng.choice((f" and {other}", f" with {other}"))
     return _written(rng, topic, wanted, [one("uses", other)], other)
 
 
 def _avoid(rng: random.Random) -> Draft:
     words = rng.sample(COMMON, rng.randint(1, 2))
-    wanted = rng.choice((", never say ", " without ")) + " or ".join(words)
+    wanted = rng.choice((", not ", " but not ")) + " or ".join(words)
     return _written(rng, rng.choice(TOPICS), wanted, [one("avoids", word) for word in words])
 
 
 def _items(rng: random.Random) -> Draft:
     """A list of so many words, one of which is given."""
-    number = rng.randint(2, 6)
+    number = rng.randint(2, 5)
     words = rng.sample(TOPICS, number)
     given = rng.choice(words)
-    prompt = rng.choice((f"list {number} words with {given}", f"{number} words, one is {given}"))
-    text = ", ".join(words)
-    return _draft(prompt, [one("items", number), one("uses", given)], _numbered(text), text)
+    prompt = rng.choice((f"list {number} words with {given}", f"list of {number} and {given} in it"))
+    return _draft(prompt, [one("items", number), one("uses", given)], f"{number} {given}", ", ".join(words))
 
 
 def _json(rng: random.Random) -> Draft:
     keys = rng.sample(TOPICS, rng.randint(1, 3))
     text = json.dumps({key: rng.choice(QUALITIES) for key in keys})
-    prompt = rng.choice(("json with ", "write json, keys ")) + " and ".join(keys)
-    return _draft(prompt, [one("keys", keys)], _numbered(" ".join(keys)), text)
+    asked = " and ".join(f'"{key}"' for key in keys)
+    prompt = rng.choice(("json with ", "json of ", "keys ")) + asked
+    return _draft(prompt, [one("keys", keys)], asked, text)
 
 
 def _both(rng: random.Random) -> Draft:

@@ -109,7 +109,7 @@ class AgenticRlSection(RlSection):
 
 
 class RewardModel(Section):
-    """The policy's own trunk with a scalar head, trained on constructed preference pairs as the stage begins."""
+    """The policy's own trunk with a scalar head, trained on pairs made here as the stage begins."""
 
     pairs: int = Field(gt=0)  # an oracle's answer against the same answer spoilt
     anchors: int = Field(0, ge=0)  # text written by people against the policy's own continuation
