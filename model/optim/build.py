@@ -39,6 +39,11 @@ class Optimizers:
         for part in self.parts.values():
             part.zero_grad(set_to_none=set_to_none)
 
+    def reset(self) -> None:
+        """Forget momentum and second moments, as at the first step."""
+        for part in self.parts.values():
+            part.state.clear()
+
     def state_dict(self) -> dict:
         return {name: part.state_dict() for name, part in self.parts.items()}
 

@@ -5,42 +5,29 @@ with the same seeds, drawn from (seed, n) alone, so a worker that was killed goe
 the spool or was taken from it is done, the rest is rolled out anew. ``Control`` says up to which number
 groups may begin; that bounds how far rollouts run ahead of the weights (staleness is bounded at admission,
 not by dropping).
+
+Services have their weights' shares of the numbers, and a run trains on every number once, so what is trained
+keeps these shares however long a kind takes.
 """
 
 import asyncio
 import random
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from environments.interface import Mode, Task
+from pipeline.errors import UserError
 from tasks.rl.gateway.gateway import Gateway
 from tasks.rl.group import Group, Spool
 from tasks.rl.rollout import Assignment
 from tasks.rl.router import NoEngine
-from tasks.rl.trajectory import Trajectory, mean_reward
+from tasks.rl.service import Service
+from tasks.rl.trajectory import Trajectory
 
 SECONDS_BETWEEN_LOOKS = 0.02
 SECONDS_WITHOUT_ENGINE = 0.2
-RollOut = Callable[[Assignment, Gateway], Awaitable[Trajectory]]
-
-
-@dataclass
-class Service:
-    """``weight``: its share of the groups. ``at_once``: rollouts, so that a slow kind leaves room for
-    others.
-    """
-
-    name: str
-    weight: float
-    tasks: Sequence[tuple[Task, Mode]]  # in the order of the curriculum
-    roll_out: RollOut
-    at_once: int = 1_000_000
-    slots: asyncio.Semaphore = field(init=False)
-
-    def __post_init__(self):
-        self.slots = asyncio.Semaphore(self.at_once)
+GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -85,8 +72,7 @@ class Orchestrator:
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[int, asyncio.Task] = {}
         self._finished: set[int] = set()
-        self._started = time.monotonic()
-        self.counts: dict[str, Counter] = {service.name: Counter() for service in services}
+        self._offset = random.Random(f"{seed}/services").random()
 
     async def run(self, control: Callable[[], Control]) -> None:
         """Roll out until ``control`` says stop. Raises what a rollout raises beside its environment's
@@ -103,16 +89,17 @@ class Orchestrator:
                 task.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    def figures(self) -> dict[str, dict[str, float]]:
-        """Of each service: groups and rollouts, failures, tokens, mean reward, tokens a second."""
-        seconds = time.monotonic() - self._started
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Of each service what ``Service.figures`` tells, its share of the groups and what it should be."""
+        weights = sum(service.weight for service in self._services)
+        groups = sum(service.counts["groups"] + service.counts["running"] for service in self._services)
         return {
-            name: {
-                **counts,
-                "reward_mean": counts["reward"] / max(counts["rewarded"], 1),
-                "tokens_per_s": counts["tokens"] / seconds,
+            service.name: {
+                **service.figures(),
+                "share": (service.counts["groups"] + service.counts["running"]) / max(groups, 1),
+                "share_wanted": service.weight / weights,
             }
-            for name, counts in self.counts.items()
+            for service in self._services
         }
 
     def _admit(self, wanted: Control) -> None:
@@ -130,41 +117,59 @@ class Orchestrator:
 
     async def _group(self, index: int) -> None:
         rng = random.Random(f"{self._seed}/{index}")
-        service = rng.choices(self._services, [service.weight for service in self._services])[0]
-        low, high = next(((w.low, w.high) for w in self._curriculum if index < w.until), (0.0, 1.0))
-        task, mode = service.tasks[_place(rng, len(service.tasks), low, high)]
+        service = self._service(index)
+        task, mode = self._task(service, index, rng)
         assignments = [
             Assignment(f"group-{index}/{number}", f"group-{index}", task, mode, rng.randrange(2**62))
             for number in range(self._rollouts)
         ]
-        counts = self.counts[service.name]
-        counts["running"] += 1
+        service.counts["running"] += 1
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._rollout(service, one)) for one in assignments]
         finally:
-            counts["running"] -= 1
+            service.counts["running"] -= 1
         trajectories = [task.result() for task in running]
-        self._count(counts, trajectories)
+        service.take(trajectories)
         await asyncio.to_thread(self._spool.put, Group(index, trajectories))
+
+    def _service(self, index: int) -> Service:
+        """By the weights of those that have tasks left. Multiples of the golden ratio fill [0, 1) evenly, so
+        that any few numbers in a row hold the shares, where independent draws would by chance alone.
+        """
+        there = [service for service in self._services if service.weight and service.left]
+        if not there:
+            raise UserError("every task was given up: see in the warnings before why none was judged")
+        place = (self._offset + index * GOLDEN) % 1 * sum(service.weight for service in there)
+        for service in there[:-1]:
+            place -= service.weight
+            if place < 0:
+                return service
+        return there[-1]
+
+    def _task(self, service: Service, index: int, rng: random.Random) -> tuple[Task, Mode]:
+        """One of the curriculum's part of the service's tasks; another where that one was given up."""
+        low, high = next(((w.low, w.high) for w in self._curriculum if index < w.until), (0.0, 1.0))
+        task, mode = service.tasks[_place(rng, len(service.tasks), low, high)]
+        if task.id in service.given_up:
+            left = service.left
+            return left[_place(rng, len(left), low, high)]
+        return task, mode
 
     async def _rollout(self, service: Service, assignment: Assignment) -> Trajectory:
         async with service.slots, self._slots:
-            while True:
-                try:
-                    return await service.roll_out(assignment, self._gateway)
-                except NoEngine:  # all died at once: the trainer starts them again
-                    await asyncio.sleep(SECONDS_WITHOUT_ENGINE)
+            service.counts["rollouts_running"] += 1
+            try:
+                return await self._with_engine(service, assignment)
+            finally:
+                service.counts["rollouts_running"] -= 1
 
-    def _count(self, counts: Counter, trajectories: list[Trajectory]) -> None:
-        rewarded = [t for t in trajectories if t.reward is not None]
-        counts["groups"] += 1
-        counts["rollouts"] += len(trajectories)
-        counts["failed"] += len(trajectories) - len(rewarded)
-        counts["rewarded"] += len(rewarded)
-        counts["reward"] += (mean_reward(rewarded) or 0.0) * len(rewarded)
-        counts["tokens"] += sum(t.tokens for t in trajectories)
-        counts["seconds"] += sum(t.seconds for t in trajectories)
+    async def _with_engine(self, service: Service, assignment: Assignment) -> Trajectory:
+        while True:
+            try:
+                return await service.roll_out(assignment, self._gateway)
+            except NoEngine:  # all died at once: the trainer starts them again
+                await asyncio.sleep(SECONDS_WITHOUT_ENGINE)
 
 
 def _place(rng: random.Random, tasks: int, low: float, high: float) -> int:

@@ -10,16 +10,20 @@ What ends a rollout, and what it is worth (the error policy of agent harnesses, 
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from environments.context import Folded, hierarchical
 from environments.interface import Environment, Episode, Message, Mode, Task, Verdict
-from model.chat.tokens import MODES
+from model.chat.renderer import render
+from model.chat.tokenizer import Tokenizer
+from model.chat.tokens import MODES, Thinking
+from pipeline.recipe.rl import Folding
 from tasks.rl.engines.client import ContextFull
 from tasks.rl.gateway.gateway import Gateway
 from tasks.rl.trajectory import Segment, Trajectory
 
-Fold = Callable[[Sequence[Message]], tuple[list[Message], bool]]  # environments.context
+NOT_THE_FORMAT = "not in the chat format"  # begins the reason of such a verdict
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Limits:
     turns: int = 8
     seconds: float = 600.0  # until the environment is held to hang
     attempts: int = 2  # at a rollout whose environment fails
+    folding: Folding | None = None  # of what the policy is shown of its history
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,10 @@ async def roll_out(
     environment: Environment,
     gateway: Gateway,
     limits: Limits = Limits(),
-    fold: Fold | None = None,
 ) -> Trajectory:
     """The trajectory of one rollout. ``NoEngine`` passes through: it says nothing about the rollout."""
     for attempt in range(limits.attempts):
-        trajectory = await _attempt(assignment, environment, gateway, limits, fold)
+        trajectory = await _attempt(assignment, environment, gateway, limits)
         if trajectory.reward is not None:
             break
         trajectory.extra["attempts"] = attempt + 1
@@ -59,14 +63,14 @@ async def roll_out(
 
 
 async def _attempt(
-    assignment: Assignment, environment: Environment, gateway: Gateway, limits: Limits, fold: Fold | None
+    assignment: Assignment, environment: Environment, gateway: Gateway, limits: Limits
 ) -> Trajectory:
     started, messages = time.monotonic(), []
     gateway.open(assignment.name, assignment.seed)
     episode = environment.episode()
     try:
         async with asyncio.timeout(limits.seconds):
-            verdict = await _play(assignment, episode, gateway, limits, fold, messages)
+            verdict = await _play(assignment, episode, gateway, limits, messages)
     except TimeoutError:
         verdict = Verdict(None, f"no verdict in {limits.seconds:.0f} s")
     finally:
@@ -76,12 +80,7 @@ async def _attempt(
 
 
 async def _play(
-    assignment: Assignment,
-    episode: Episode,
-    gateway: Gateway,
-    limits: Limits,
-    fold: Fold | None,
-    record: list[Message],
+    assignment: Assignment, episode: Episode, gateway: Gateway, limits: Limits, record: list[Message]
 ) -> Verdict:
     """Play to the verdict; ``record`` gets every message, folded or not."""
     task, thinking = assignment.task, MODES[assignment.mode]
@@ -92,10 +91,11 @@ async def _play(
     shown = list(opening)
     record += shown
     for _ in range(limits.turns):
-        if fold is not None:
-            shown, _ = fold(shown)
+        folded = False
+        if limits.folding is not None:
+            shown, folded = _fold(shown, limits.folding, gateway.tokenizer, tools, thinking)
         try:
-            reply = await gateway.chat(assignment.name, shown, tools, thinking)
+            reply = await gateway.chat(assignment.name, shown, tools, thinking, folded)
         except ContextFull:
             break
         shown = [*shown, reply.message]
@@ -103,7 +103,7 @@ async def _play(
         if reply.finish == "length":
             break
         if not reply.valid:
-            return Verdict(0.0, f"not in the chat format: {reply.reason}")
+            return Verdict(0.0, f"{NOT_THE_FORMAT}: {reply.reason}")
         step = await _guarded(episode.step(reply.message))
         if isinstance(step, Verdict):
             return step
@@ -112,6 +112,19 @@ async def _play(
         if step.done:
             break
     return await _guarded(episode.verify())
+
+
+def _fold(
+    messages: Sequence[Message],
+    folding: Folding,
+    tokenizer: Tokenizer,
+    tools: list[dict] | None,
+    thinking: Thinking,
+) -> Folded:
+    def count(some: Sequence[Message]) -> int:
+        return len(render(tokenizer, list(some), tools, thinking, True).ids)
+
+    return hierarchical(messages, count, folding.keep_rounds, folding.reset_tokens)
 
 
 async def _guarded(call):

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from environments.catalog import environments
@@ -66,9 +66,14 @@ def graded(
     return chosen
 
 
-def services_of(context: Context, pairs: dict[str, list[Pair]]) -> list[ServiceConfig]:
-    """A service a family, its tasks in a file of the run's folder."""
+def services_of(
+    context: Context, pairs: dict[str, list[Pair]], weights: Mapping[str, float] | None = None
+) -> list[ServiceConfig]:
+    """A service for each name in ``pairs``, a family or several together, its tasks in a file of the run's
+    folder. ``weights``: None for those of the section's families.
+    """
     section: RlSection = context.section
+    weights = section.families if weights is None else weights
     services = []
     for name, family in pairs.items():
         path = context.scratch / "tasks" / f"{name.replace('/', '.')}.jsonl"
@@ -77,7 +82,7 @@ def services_of(context: Context, pairs: dict[str, list[Pair]]) -> list[ServiceC
         path.write_text("".join(f"{line}\n" for line in lines))
         services.append(
             ServiceConfig(
-                name=name, weight=section.families[name], tasks=path, turns=section.rollouts.turns,
+                name=name, weight=weights[name], tasks=path, turns=section.rollouts.turns,
                 seconds=section.rollouts.seconds,
             )
         )  # fmt: skip

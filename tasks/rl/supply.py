@@ -17,6 +17,7 @@ from typing import Self
 from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.recipe.rl import RlSection
+from tasks.rl.catalog import CatalogConfig
 from tasks.rl.engines.pool import EnginePool
 from tasks.rl.engines.process import Child
 from tasks.rl.group import Group, Spool
@@ -36,8 +37,9 @@ class Supply:
         seed: int,
         services: Sequence[ServiceConfig],
         curriculum: Sequence[Window] = (),
+        catalog: CatalogConfig,
     ):
-        """``start``: the checkpoint that engines begin with."""
+        """``start``: the checkpoint that engines begin with. ``catalog``: of the environments."""
         self._section, self._scratch = section, scratch
         self._spool = Spool(scratch / SPOOL)
         rollouts = section.rollouts
@@ -50,7 +52,7 @@ class Supply:
             scratch=scratch, checkpoint=start, services=list(services), seed=seed,
             rollouts_per_prompt=rollouts.rollouts_per_prompt, at_once=rollouts.at_once,
             max_new_tokens=rollouts.max_new_tokens, record_experts=rollouts.record_experts,
-            curriculum=list(curriculum),
+            curriculum=list(curriculum), catalog=catalog,
         )  # fmt: skip
         path = scratch / "worker.json"
         path.write_text(config.model_dump_json())
@@ -89,14 +91,22 @@ class Supply:
         write_control(self._scratch, Control(steps * rollouts.prompts_per_step, below, still))
 
     def ready(self, step: int, done: set[int]) -> list[Group] | None:
-        """The groups of a step, once all are there. Synchronous: those with its own numbers; else the first
-        that are finished.
+        """The groups of a step, once all are there: the first that are finished, and before them those that
+        would be too old for the next step, whose end is waited for. Dropping them instead would leave slow
+        tasks out. Of a synchronous run these are the groups with the step's own numbers.
+
+        A group may begin ``ahead`` steps before the one with its numbers, and no step has more than its size
+        of such groups, as ``ahead`` is within the bound on staleness.
         """
-        size, ahead = self._section.rollouts.prompts_per_step, self._section.rollouts.ahead
+        rollouts = self._section.rollouts
+        size, ahead = rollouts.prompts_per_step, rollouts.ahead
+        oldest = rollouts.max_staleness * self._section.push_every_steps if ahead else 0
         there = [index for index in self._spool.indices() if index not in done]
-        own = range(step * size, (step + 1) * size)
-        chosen = there[:size] if ahead else [index for index in there if index in own]
-        return [self._spool.get(index) for index in chosen] if len(chosen) == size else None
+        must = [index for index in range((step + 1 + ahead - oldest) * size) if index not in done]
+        chosen = [*must, *(index for index in there if index not in must)][:size]
+        if len(chosen) < size or not set(must) <= set(there):
+            return None
+        return [self._spool.get(index) for index in chosen]
 
     def look_after(self) -> None:
         """Start again what has died. Raises ``UserError`` for what keeps dying."""

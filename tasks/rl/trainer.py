@@ -21,6 +21,7 @@ from pipeline.errors import UserError
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context
 from tasks.rl.batches import pack
+from tasks.rl.catalog import CatalogConfig
 from tasks.rl.group import Group
 from tasks.rl.objective import PolicyLoss, PolicyObjective, freeze_indexer
 from tasks.rl.orchestrator import Window
@@ -51,6 +52,7 @@ class RlJob:
     select: Select  # what is trained on, of the groups of a step
     curriculum: list[Window] = field(default_factory=list)
     reset_optimizer: bool = False  # after a push of weights, as in the paper's agentic RL
+    catalog: CatalogConfig = field(default_factory=CatalogConfig)  # of the worker's environments
 
     @property
     def section(self) -> RlSection:
@@ -87,7 +89,7 @@ class _Run:
             return self.last
         with Supply(
             self.section, start=job.start, scratch=self.scratch, seed=job.context.seed,
-            services=job.services, curriculum=job.curriculum,
+            services=job.services, curriculum=job.curriculum, catalog=job.catalog,
         ) as self.supply:  # fmt: skip
             self.supply.begin(self.model, self.version, self.step, self.done)
             while self.step < self.section.steps:
@@ -186,7 +188,7 @@ class _Run:
             self.version += 1
             self.supply.push(self.model, self.version)
             if self.job.reset_optimizer:
-                self.optimizer.state.clear()
+                self.optimizer.reset()
 
     def _save(self) -> None:
         state = {

@@ -6,29 +6,33 @@ groups) and ``rollouts.json`` (figures, for people and the trainer's log).
 """
 
 import asyncio
+import contextlib
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict
 
-from environments.catalog import environments
 from environments.interface import Environment, Task
 from model.chat.tokenizer import Tokenizer
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_whole
+from pipeline.recipe.rl import Folding
+from tasks.rl.catalog import CatalogConfig, open_catalog
 from tasks.rl.engines.client import EngineClient, Sampling
 from tasks.rl.engines.pool import FILE as ENGINES
 from tasks.rl.engines.watch import Watch
 from tasks.rl.gateway.gateway import Gateway
 from tasks.rl.group import Spool
-from tasks.rl.orchestrator import Control, Orchestrator, Service, Window
+from tasks.rl.orchestrator import Control, Orchestrator, Window
+from tasks.rl.rewards.combine import Rewards, open_rewards
 from tasks.rl.rollout import Assignment, Limits, roll_out
 from tasks.rl.router import Router
+from tasks.rl.service import Service
 from tasks.rl.trajectory import Trajectory
 
 CONTROL, FIGURES, SPOOL = "control.json", "rollouts.json", "spool"
@@ -43,6 +47,8 @@ class ServiceConfig(BaseModel):
     at_once: int = 1_000_000
     turns: int = 8
     seconds: float = 600.0
+    folding: Folding | None = None
+    rewards: Path | None = None  # a RewardsConfig: what a rollout is worth beside its environment's verdict
 
 
 class WorkerConfig(BaseModel):
@@ -56,17 +62,23 @@ class WorkerConfig(BaseModel):
     max_new_tokens: int
     record_experts: bool = False
     curriculum: list[Window] = []
+    catalog: CatalogConfig = CatalogConfig()
 
 
 async def work(config: WorkerConfig) -> None:
     """Roll out until the trainer says stop."""
-    catalog = environments()
-    services = [_service(one, catalog) for one in config.services]
+    catalog = open_catalog(config.catalog)
     spool = Spool(config.scratch / SPOOL)
     spool.sweep()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        tokenizer = Tokenizer.load(config.checkpoint)
+        rewards = {
+            path: open_rewards(path, tokenizer, catalog, http)
+            for path in {one.rewards for one in config.services if one.rewards is not None}
+        }
+        services = [_service(one, catalog, rewards.get(one.rewards)) for one in config.services]
         gateway = Gateway(
-            Tokenizer.load(config.checkpoint), Router(), {}, Sampling(config.max_new_tokens),
+            tokenizer, Router(), {}, Sampling(config.max_new_tokens),
             on_death=lambda engine, reason: print(f"{engine} is off the ring: {reason}", flush=True),
         )  # fmt: skip
         orchestrator = Orchestrator(
@@ -76,7 +88,7 @@ async def work(config: WorkerConfig) -> None:
         client = partial(EngineClient, http=http, experts=config.record_experts)
         watch = Watch(config.scratch / ENGINES, gateway, client)
         beside = [
-            asyncio.create_task(_tell(config.scratch / FIGURES, orchestrator.figures)),
+            asyncio.create_task(_tell(config.scratch / FIGURES, orchestrator, gateway)),
             asyncio.create_task(watch.listen()),
         ]
         try:
@@ -100,8 +112,8 @@ def write_control(scratch: Path, control: Control) -> None:
     write_whole(scratch / CONTROL, json.dumps(record))
 
 
-def _service(config: ServiceConfig, catalog: dict[str, Environment]) -> Service:
-    limits = Limits(turns=config.turns, seconds=config.seconds)
+def _service(config: ServiceConfig, catalog: dict[str, Environment], rewards: Rewards | None) -> Service:
+    limits = Limits(turns=config.turns, seconds=config.seconds, folding=config.folding)
     pairs = []
     for line in config.tasks.read_text().splitlines():
         record = json.loads(line)
@@ -111,20 +123,34 @@ def _service(config: ServiceConfig, catalog: dict[str, Environment]) -> Service:
 
     async def play(assignment: Assignment, gateway: Gateway) -> Trajectory:
         environment = catalog[assignment.task.environment]
-        return await roll_out(assignment, environment, gateway, limits)
+        trajectory = await roll_out(assignment, environment, gateway, limits)
+        if rewards is not None:
+            await rewards.judge(assignment.task, assignment.mode, trajectory)
+        return trajectory
 
     return Service(config.name, config.weight, pairs, play, config.at_once)
 
 
-async def _tell(path: Path, figures: Callable[[], dict]) -> None:
+async def _tell(path: Path, orchestrator: Orchestrator, gateway: Gateway) -> None:
     while True:
-        write_whole(path, json.dumps({"time": time.time(), "services": figures()}))
+        figures = {
+            "time": time.time(), "sessions": gateway.sessions, "engines": gateway.router.load(),
+            "services": orchestrator.figures(),
+        }  # fmt: skip
+        write_whole(path, json.dumps(figures))
         await asyncio.sleep(SECONDS_BETWEEN_FIGURES)
+
+
+async def _work_until_told(config: WorkerConfig) -> None:
+    """A SIGTERM ends the episodes first, with what they hold: sandboxes outlive a process that just dies."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work(config)
 
 
 def main() -> int:
     config = WorkerConfig.model_validate_json(Path(sys.argv[1]).read_text())
-    asyncio.run(work(config))
+    asyncio.run(_work_until_told(config))
     return 0
 
 

@@ -12,7 +12,7 @@ so the next engine reads them and samples the same turn with the same seed.
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from model.chat.parser import parse
 from model.chat.tokenizer import Tokenizer
@@ -32,7 +32,8 @@ class Reply:
     finish: str  # "stop", "tool_calls" or "length"
     valid: bool  # the turn keeps to the chat format
     reason: str | None  # why not
-    tokens: int
+    prompt_tokens: int
+    tokens: int  # of the answer
     version: int  # of the weights that sampled the last token
 
 
@@ -87,19 +88,26 @@ class Gateway:
             call.cancel()
 
     async def chat(
-        self, name: str, messages: Sequence[Message], tools: list[dict] | None, thinking: Thinking
+        self,
+        name: str,
+        messages: Sequence[Message],
+        tools: list[dict] | None,
+        thinking: Thinking,
+        folded: bool = False,
+        most: int | None = None,
     ) -> Reply:
-        """The next assistant turn.
+        """The next assistant turn. ``folded``: as for ``Session.begin``. ``most``: tokens of it, where these
+        are fewer than the gateway's.
 
         Raises ``UnknownSession``, ``ValueError`` for messages that cannot be rendered, ``ContextFull`` where
         they leave no room, ``NoEngine`` once no engine is left.
         """
         found = self._find(name)
-        prompt = found.session.begin(messages, tools, thinking)
+        prompt = found.session.begin(messages, tools, thinking, folded)
         number = found.calls
         found.calls += 1
         try:
-            answer = await self._sample(name, prompt, _seed(found.seed, number))
+            answer = await self._sample(name, prompt, most, _seed(found.seed, number))
         except BaseException:
             found.session.abandon(prompt)
             found.calls -= found.calls == number + 1  # asked again it draws the same
@@ -110,19 +118,22 @@ class Gateway:
         )
         finish = "length" if answer.finish == "length" else parsed.finish
         return Reply(
-            parsed.message, finish, parsed.valid, parsed.reason, len(answer.ids), answer.versions[-1]
-        )
+            parsed.message, finish, parsed.valid, parsed.reason, len(prompt.ids), len(answer.ids),
+            answer.versions[-1],
+        )  # fmt: skip
 
-    async def _sample(self, name: str, prompt: Prompt, seed: int) -> Answer:
+    async def _sample(self, name: str, prompt: Prompt, most: int | None, seed: int) -> Answer:
+        length = self.sampling.max_new_tokens
+        sampling = replace(self.sampling, max_new_tokens=min(most or length, length))
         while True:
             engine = self.router.route(name)
             try:
-                return await self._ask(engine, prompt, seed)
+                return await self._ask(engine, prompt, sampling, seed)
             except EngineDied as error:
                 self._leave(engine, str(error))
 
-    async def _ask(self, engine: str, prompt: Prompt, seed: int) -> Answer:
-        call = asyncio.ensure_future(self.clients[engine].sample(prompt.ids, self.sampling, seed))
+    async def _ask(self, engine: str, prompt: Prompt, sampling: Sampling, seed: int) -> Answer:
+        call = asyncio.ensure_future(self.clients[engine].sample(prompt.ids, sampling, seed))
         calls = self._calls.setdefault(engine, set())
         calls.add(call)
         try:

@@ -61,14 +61,23 @@ class Session:
         """In which something was sampled."""
         return [branch.segment for branch in self.branches if any(branch.segment.sampled)]
 
-    def begin(self, messages: Sequence[Message], tools: list[dict] | None, thinking: Thinking) -> Prompt:
+    def begin(
+        self,
+        messages: Sequence[Message],
+        tools: list[dict] | None,
+        thinking: Thinking,
+        folded: bool = False,
+    ) -> Prompt:
         """The prompt of a request. Its branch is taken until ``finish`` or ``abandon``.
+
+        ``folded``: the agent left something out of its history. A fork, even where the rest is the prompt of
+        the answer before: that answer was taken over, and is not sampled again.
 
         Raises ``ValueError`` for messages that cannot be rendered.
         """
         sampled = self._sampled(messages)
         ids = render(self.tokenizer, list(messages), tools, thinking, True, sampled).ids
-        branch, kind = self._place(ids)
+        branch, kind = self._place(ids, folded)
         self.counts[kind] += 1
         place = len(branch.segment)
         branch.segment.read(ids[place:])
@@ -113,10 +122,10 @@ class Session:
                 found[index] = left.pop(place)[1]
         return found
 
-    def _place(self, ids: list[int]) -> tuple[_Branch, str]:
+    def _place(self, ids: list[int], folded: bool) -> tuple[_Branch, str]:
         """The branch that the prompt continues, cut to what both have, or a new one; and which it was."""
         best, shared = None, -1
-        for branch in self.branches:
+        for branch in [] if folded else self.branches:
             common = _common(branch.segment.ids, ids)
             reaches = common == len(branch.segment) or branch.answer_start and common >= branch.answer_start
             if reaches and not branch.busy and common > shared:
