@@ -23,7 +23,7 @@ from environments.harbor import rewards
 from environments.harbor.config import Artifact
 from environments.harbor.rewards import Grading, RewardFault
 from environments.harbor.task import HarborTask
-from environments.harbor.work import WorkLost, put, taken
+from environments.harbor.work import MAX_BYTES, WorkLost, put, taken
 from environments.sandbox.interface import Backend, Image, Sandbox, SandboxError
 
 # What Harbor always carries beside the declared artifacts.
@@ -59,7 +59,9 @@ async def verify(task: HarborTask, sandbox: Sandbox, image: Image, backend: Back
             with tempfile.TemporaryDirectory(prefix="empty-") as empty:
                 await sandbox.upload(Path(empty), rewards.FOLDER)
             return await _grade(task, sandbox)
-        async with taken(sandbox, artifacts(task, image)) as work:
+        # Where a watch bounds the disk the work may be beyond it, and would end the clean sandbox's tests.
+        most = min(MAX_BYTES, task.limits.disk_mb * 2**20)
+        async with taken(sandbox, artifacts(task, image), most) as work:
             async with await backend.start(image, task.limits) as clean:
                 await make_folders(clean)
                 await put(clean, work)

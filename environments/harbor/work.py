@@ -20,7 +20,7 @@ from environments.harbor.config import Artifact
 from environments.sandbox.interface import Sandbox
 
 SECONDS = 60.0  # for packing one artifact
-MAX_BYTES = 256 * 2**20  # of one artifact, packed
+MAX_BYTES = 256 * 2**20  # of all artifacts, packed
 ABSENT = 44  # exit status that says so
 
 
@@ -33,16 +33,23 @@ class Carried:
     path: str  # in the sandbox
     content: Path | None  # a folder or a file of the host; None: the agent has none there
     left_out: int = 0
+    packed_bytes: int = 0
 
 
 @contextlib.asynccontextmanager
-async def taken(sandbox: Sandbox, artifacts: list[Artifact]) -> AsyncIterator[list[Carried]]:
-    """The artifacts on the host, until the context ends. Raises ``WorkLost``, ``SandboxError``."""
+async def taken(
+    sandbox: Sandbox, artifacts: list[Artifact], most: int = MAX_BYTES
+) -> AsyncIterator[list[Carried]]:
+    """The artifacts on the host, until the context ends. Raises ``WorkLost``, ``SandboxError``.
+
+    ``most`` is the number of bytes of all together, packed.
+    """
     with tempfile.TemporaryDirectory(prefix="work-") as folder:
-        yield [
-            await _take(sandbox, artifact, Path(folder) / str(number))
-            for number, artifact in enumerate(artifacts)
-        ]
+        work: list[Carried] = []
+        for number, artifact in enumerate(artifacts):
+            left = most - sum(item.packed_bytes for item in work)
+            work.append(await _take(sandbox, artifact, Path(folder) / str(number), left))
+        yield work
 
 
 async def put(sandbox: Sandbox, work: list[Carried]) -> None:
@@ -57,7 +64,7 @@ async def put(sandbox: Sandbox, work: list[Carried]) -> None:
             await sandbox.write(item.path, item.content.read_bytes(), mode)
 
 
-async def _take(sandbox: Sandbox, artifact: Artifact, place: Path) -> Carried:
+async def _take(sandbox: Sandbox, artifact: Artifact, place: Path, most: int) -> Carried:
     source = PurePosixPath(artifact.source)
     packed = f"/tmp/work-{secrets.token_hex(8)}.tar"
     exclude = "".join(f" --exclude={shlex.quote(pattern)}" for pattern in artifact.exclude)
@@ -71,15 +78,18 @@ async def _take(sandbox: Sandbox, artifact: Artifact, place: Path) -> Carried:
     if result.returncode == ABSENT:
         return Carried(str(source), None)
     try:
-        content = await sandbox.read(packed, MAX_BYTES + 1)
-        if result.returncode > 1 or len(content) > MAX_BYTES:  # 1: a file changed meanwhile
-            said = " ".join(result.output.split())[:200] or "it is too large"
+        content = await sandbox.read(packed, most + 1)
+        if len(content) > most:
+            raise WorkLost(f"{source} could not be packed: it is too large")
+        if result.returncode > 1:  # 1: a file changed meanwhile
+            said = " ".join(result.output.split())[:200] or f"tar ended with {result.returncode}"
             raise WorkLost(f"{source} could not be packed: {said}")
         # Unpacking takes a while: other episodes go on meanwhile.
         left_out = await asyncio.to_thread(unpack_work, content, place, str(source))
     except (FileNotFoundError, ValueError) as error:
         raise WorkLost(f"{source} could not be packed ({error})") from None
     if result.output.startswith("file\n"):
-        file = place / source.name
-        return Carried(str(source), file if file.is_file() and not file.is_symlink() else None, left_out)
-    return Carried(str(source), place, left_out)
+        place /= source.name
+        if not place.is_file() or place.is_symlink():
+            return Carried(str(source), None, left_out)
+    return Carried(str(source), place, left_out, len(content))

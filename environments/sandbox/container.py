@@ -13,13 +13,15 @@ from typing import Any
 import docker.errors
 
 from environments.sandbox import archive
+from environments.sandbox.disk_watch import DiskWatch
 from environments.sandbox.engine import Engine, one_line
-from environments.sandbox.execution import Ended, Execution
+from environments.sandbox.execution import NOT_RUNNING, Ended, Execution
 from environments.sandbox.files import read_folder
 from environments.sandbox.interface import Image, Limits, Result, Sandbox, SandboxError
 
 KILLED = 137
 CANNOT_RUN = 126
+TRIES = 3  # of a command, where all processes, the first too, had ended before it began
 LINKS = 16  # followed by a read before they count as a circle
 WAIT_SECONDS = 60  # for processes that were killed to be gone
 NOT_A_FILE = 0b1000_1111_0010_1000_0000_0000_0000_0000  # bits of Go's FileMode that tell types
@@ -27,15 +29,14 @@ LINK = 1 << 27
 
 
 class Container(Sandbox):
-    """``removed`` is called with the container's identity once it is gone."""
+    """``watch`` may end its processes at any time; it stops watching a container that is closed."""
 
-    def __init__(
-        self, engine: Engine, identity: str, image: Image, limits: Limits, removed: Callable[[str], None]
-    ) -> None:
+    def __init__(self, engine: Engine, identity: str, image: Image, limits: Limits, watch: DiskWatch) -> None:
         self.identity = identity
         self._engine, self._api = engine, engine.api
-        self._image, self._limits, self._removed = image, limits, removed
+        self._image, self._limits, self._watch = image, limits, watch
         self._lock = asyncio.Lock()
+        self._starts = 0  # of the first process, after the one that made it
         self._broken = ""  # why no process can be started in it any more
         self._closed = False
 
@@ -55,23 +56,23 @@ class Container(Sandbox):
             "".join(words).encode(errors="surrogateescape")
         except UnicodeEncodeError as error:
             return Result(CANNOT_RUN, f"the command cannot be run: {error}")
-        for _ in range(2):  # once more where all processes, the first too, had ended before
+        folder, user = cwd or self._image.workdir, self._image.user
+        for _ in range(TRIES):
+            starts = self._starts
             execution = Execution(self._api, self.identity, self._limits.output_bytes)
-            folder = cwd or self._image.workdir
             ended = await self._guarded(
-                execution, execution.run, command, folder, dict(environment or {}), self._image.user, seconds
+                execution, execution.run, command, folder, dict(environment or {}), user, seconds
             )
-            if ended is not None:
-                return await self._result(ended)
-            async with self._lock:
-                await self._engine.call(self._start_again)
-            if self._broken:
+            if ended.begun:
                 break
-        return Result(
-            CANNOT_RUN if self._broken else KILLED, self._broken or "the sandbox's processes were ended"
-        )
+            async with self._lock:
+                if not await self._engine.call(self._revive, starts):
+                    break
+        else:
+            ended = Ended(None, NOT_RUNNING)
+        return await self._result(ended)
 
-    async def _guarded(self, execution: Execution, function: Callable, *arguments: Any) -> Ended | None:
+    async def _guarded(self, execution: Execution, function: Callable, *arguments: Any) -> Ended:
         """Run it in a thread; when this task is cancelled the command ends, too."""
         try:
             return await self._engine.call(function, *arguments)
@@ -84,6 +85,8 @@ class Container(Sandbox):
     async def _result(self, ended: Ended) -> Result:
         if ended.timed_out:
             await self.end_processes()
+        if self._broken and not ended.begun:
+            return Result(CANNOT_RUN, self._broken)
         returncode = KILLED if ended.returncode is None else ended.returncode
         return Result(returncode, ended.output, ended.timed_out, ended.dropped_bytes)
 
@@ -109,7 +112,7 @@ class Container(Sandbox):
             if self._closed:
                 return
             self._closed = True
-            self._removed(self.identity)
+            self._watch.remove(self.identity)
             await self._engine.call(self._remove)
 
     def _check_open(self) -> None:
@@ -169,7 +172,21 @@ class Container(Sandbox):
             here = stat["linkTarget"]
         raise FileNotFoundError(f"{path}: too many links")
 
+    def _revive(self, starts: int) -> bool:
+        """Start the first process again where it was ended; whether a command that did not begin may now.
+
+        ``starts`` is the number of starts when it was tried.
+        """
+        if self._starts != starts:
+            return True
+        if self._watch.ended(self.identity):
+            self._restart()  # which waits until the engine knows of that end
+        elif not self._api.inspect_container(self.identity)["State"]["Running"]:
+            self._start_again()
+        return self._starts != starts
+
     def _restart(self) -> None:
+        self._watch.forget(self.identity)
         try:
             self._api.kill(self.identity)
         except docker.errors.APIError as error:
@@ -187,6 +204,9 @@ class Container(Sandbox):
                 raise
             # It did start before: what ran inside took away what it needs.
             self._broken = f"the sandbox cannot start processes any more: {one_line(error.explanation)}"
+        else:
+            self._broken = ""
+            self._starts += 1
 
     def _remove(self) -> None:
         try:

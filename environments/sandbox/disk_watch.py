@@ -22,7 +22,9 @@ class DiskWatch:
         self._api = api
         self._limits: dict[str, int] = {}  # bytes by container
         self._full: dict[str, int | None] = {}  # bytes at the first count after it was stopped
+        self._ended: set[str] = set()  # killed here and not started again
         self._lock = threading.Lock()
+        self._killing = threading.Lock()
         self._stop = threading.Event()
 
     def add(self, identity: str, disk_mb: int) -> None:
@@ -38,6 +40,15 @@ class DiskWatch:
             if self._limits.pop(identity, None) is not None and not self._limits:
                 self._stop.set()
 
+    def ended(self, identity: str) -> bool:
+        """Whether its processes were ended here: the engine itself hears of their end somewhat later."""
+        return identity in self._ended
+
+    def forget(self, identity: str) -> None:
+        """Its first process is about to be started again. A kill under way has its effect before."""
+        with self._killing:
+            self._ended.discard(identity)
+
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(PERIOD):
             try:
@@ -49,6 +60,7 @@ class DiskWatch:
         """End the processes of those over their limits; returns them."""
         with self._lock:
             limits = dict(self._limits)
+            self._ended &= limits.keys()
         if not limits:
             return []
         running = self._api.containers(size=True, filters={"id": list(limits)})
@@ -63,8 +75,10 @@ class DiskWatch:
                 self._full[identity] = None
                 full.append(identity)
         for identity in full:
-            try:
-                self._api.kill(identity)
-            except docker.errors.APIError:
-                pass  # it has just ended
+            with self._killing:
+                self._ended.add(identity)  # before the first sign of it
+                try:
+                    self._api.kill(identity)
+                except docker.errors.APIError:
+                    pass  # it has just ended
         return full

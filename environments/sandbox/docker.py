@@ -77,7 +77,7 @@ class DockerBackend(Backend):
             raise
         if not self._quota:
             self._watch.add(identity, limits.disk_mb)
-        return Container(self.engine, identity, image, limits, self._watch.remove)
+        return Container(self.engine, identity, image, limits, self._watch)
 
     def _build(self, folder: Path) -> Image:
         read_dockerfile(folder)  # what the engine would take and we do not is refused

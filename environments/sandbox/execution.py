@@ -14,6 +14,8 @@ from environments.sandbox.output import Kept
 
 START_SECONDS = 60.0  # until the command begins; its own time counts from then
 CANNOT_RUN = 126
+NOT_RUNNING = "the sandbox's processes were ended"
+NO_EXEC = "No such exec instance"
 
 # Reads a secret word, a folder and the command, each up to a zero byte, says the word, runs the command and
 # says the word again with the exit status. So the end of a command is known while what it left behind holds
@@ -35,12 +37,16 @@ printf '%s %d\\n' "$_word" $?
 
 @dataclass(frozen=True)
 class Ended:
-    """``returncode`` is None where all processes of the container were killed."""
+    """``returncode`` is None where all processes of the container were killed.
+
+    Where it has not ``begun`` the engine started no process for it, and ``output`` says why.
+    """
 
     returncode: int | None
     output: str
-    dropped_bytes: int
+    dropped_bytes: int = 0
     timed_out: bool = False
+    begun: bool = True
 
 
 class Execution:
@@ -53,10 +59,8 @@ class Execution:
         self._socket: socket.socket | None = None
         self._closed = False
 
-    def run(
-        self, command: str, folder: str, environment: dict[str, str], user: str, seconds: float
-    ) -> Ended | None:
-        """None when the container did not run. Blocks."""
+    def run(self, command: str, folder: str, environment: dict[str, str], user: str, seconds: float) -> Ended:
+        """Blocks."""
         try:
             identity = self._api.exec_create(
                 self._container, ["/bin/bash", "-pc", WRAPPER], stdin=True, environment=environment,
@@ -70,7 +74,7 @@ class Execution:
         self._socket = getattr(stream, "_sock", stream)
         try:
             if self._closed:
-                return Ended(None, "", 0)
+                return Ended(None, "")
             return self._follow(identity, [self._word.decode(), folder, command], seconds)
         finally:
             self.close()
@@ -85,16 +89,17 @@ class Execution:
             except OSError:
                 pass  # the other end was first
 
-    def _not_started(self, error: docker.errors.APIError) -> Ended | None:
+    def _not_started(self, error: docker.errors.APIError) -> Ended:
         explanation = str(error.explanation)
-        if error.status_code == 409 or "is not running" in explanation:
-            return None
+        # An engine forgets the commands of a container that ends.
+        if error.status_code == 409 or "is not running" in explanation or NO_EXEC in explanation:
+            return Ended(None, NOT_RUNNING, begun=False)
         if "OCI runtime exec failed" in explanation or error.status_code == 400:
             # There is no bash any more, or no memory or process left for it.
-            return Ended(CANNOT_RUN, f"the command cannot be run: {one_line(explanation)}", 0)
+            return Ended(CANNOT_RUN, f"the command cannot be run: {one_line(explanation)}", begun=False)
         raise error
 
-    def _follow(self, identity: str, words: list[str], seconds: float) -> Ended | None:
+    def _follow(self, identity: str, words: list[str], seconds: float) -> Ended:
         given = "".join(f"{word}\0" for word in words).encode(errors="surrogateescape")
         frames = _Frames(self._socket)
         try:
@@ -107,7 +112,7 @@ class Execution:
         except TimeoutError:
             return Ended(None, self._kept.text(), self._kept.dropped, True)
         if returncode is None:
-            returncode = self._api.exec_inspect(identity)["ExitCode"]
+            returncode = self._told(identity)["ExitCode"]
         return Ended(returncode, self._kept.text(), self._kept.dropped)
 
     def _began(self, frames: "_Frames") -> bool:
@@ -120,11 +125,23 @@ class Execution:
         self._rest = start[len(self._word) :]
         return True
 
-    def _never_began(self, identity: str) -> Ended | None:
-        """What was said instead is the engine's word on why."""
-        if self._api.inspect_container(self._container)["State"]["Running"]:
-            return Ended(self._api.exec_inspect(identity)["ExitCode"] or CANNOT_RUN, self._kept.text(), 0)
-        return None
+    def _never_began(self, identity: str) -> Ended:
+        """What was said instead is the engine's word on why, where it started no process."""
+        running = self._api.inspect_container(self._container)["State"]["Running"]
+        told = self._told(identity)
+        if running and told["Pid"] and told["ExitCode"] is not None:
+            return Ended(told["ExitCode"] or CANNOT_RUN, self._kept.text())
+        said = self._kept.text()
+        return Ended(CANNOT_RUN if said else None, said or NOT_RUNNING, begun=False)
+
+    def _told(self, identity: str) -> dict:
+        """What the engine knows of the command: nothing where its container has ended since."""
+        try:
+            return self._api.exec_inspect(identity)
+        except docker.errors.NotFound as error:
+            if NO_EXEC not in str(error.explanation):
+                raise
+            return {"Pid": 0, "ExitCode": None}
 
     def _read_to_end(self, frames: "_Frames") -> int | None:
         """Keep the output; the exit status, or None where the output ends without one."""
