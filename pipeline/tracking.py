@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.mlflow_sink import MlflowSink
 
 FILE = "metrics.jsonl"
+TRAJECTORIES = "trajectories.jsonl"  # what a stage of reinforcement learning keeps of its rollouts
 
 
 class Metrics:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from model.chat.tokenizer import Tokenizer
+from pipeline.tracking import TRAJECTORIES as FILE
 from tasks.reporting.facts import Facts
 
-FILE = "trajectories.jsonl"  # written by tasks.rl.record
 FOLDER = Path(__file__).parent
 STAGE_TOKENS = 60_000  # that the page holds of a stage, in whole steps that are evenly spread
 MOST_TOKENS = 4_000  # of a trajectory: the first and the last of each segment

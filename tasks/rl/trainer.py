@@ -20,6 +20,7 @@ from torch import nn
 from pipeline.errors import UserError
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context
+from pipeline.tracking import TRAJECTORIES
 from tasks.rl.batches import pack
 from tasks.rl.catalog import CatalogConfig
 from tasks.rl.group import Group
@@ -36,7 +37,6 @@ from tasks.training.schedule import schedule_factor
 from tasks.training.setup import make_optimizer
 
 SECONDS_BETWEEN_LOOKS = 0.02
-TRAJECTORIES = "trajectories.jsonl"
 
 
 @dataclass
