@@ -13,6 +13,7 @@ from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from pipeline.recipe.rl import DistillSection
 from pipeline.stage import Context, run_stage
+from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.losses.distillation import Distillation
 from tasks.rl.losses.icepop import IcePop
 from tasks.rl.setup import in_modes, read_tasks, services_of
@@ -38,7 +39,7 @@ def run(context: Context) -> dict[str, float]:
         RlJob(
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs),
             Distillation(IcePop(section.beta, section.eps_low, section.eps_high)),
-            by_teacher(section, teachers),
+            by_teacher(section, teachers), catalog=CatalogConfig(sandbox=in_sandboxes(families)),
         )
     )  # fmt: skip
     write_checkpoint(context, model, start)

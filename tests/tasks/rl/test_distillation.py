@@ -229,6 +229,6 @@ def test_teachers_of_a_recipe_that_cannot_be(changes, sentence):
 def test_a_teacher_with_other_tokens_is_refused(guesser, tmp_path):
     folder = leaning(guesser, tmp_path / "other", 0.0)
     tokenizer = folder / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text().replace("yes", "yea"))
+    tokenizer.write_text(tokenizer.read_text().replace("</think>", "</thought>"))
     with pytest.raises(UserError, match="the teacher sft .* has another tokenizer than the student"):
         Teachers.load({"sft": folder}, {}, guesser, CPU)
