@@ -45,7 +45,9 @@ async def main(cache, context, sleeping):
         seen = "id -u; cat made given; stat -c %a given; touch /usr/x || echo read-only"
         result = await sandbox.run(seen)
         full = await sandbox.run("head -c 64M /dev/zero > big; rm big")
-        many = await sandbox.run("for i in $(seq 200); do sleep 5 & done", seconds=2)
+        fork = "import os, time\\nfor _ in range(200): os.fork() or time.sleep(1000)"
+        many = await sandbox.run(f"python3 -c '{fork}'", seconds=900)
+        await sandbox.end_processes()
         hog = await sandbox.run("python3 -c 'x = bytearray(1_500_000_000); print(\\"held\\")'")
         await sandbox.end_processes()
         await sandbox.run("chmod 000 given; mkdir closed; echo x > closed/file; chmod 000 closed")

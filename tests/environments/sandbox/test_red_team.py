@@ -184,9 +184,11 @@ def test_a_fork_bomb_stays_inside(inside, host):
 
 HOGS = {
     "one process": "python3 -c 'x = bytearray(1_500_000_000); print(\"GAINED\")'",
-    "many processes": (
-        "for i in $(seq 20); do "
-        "python3 -c 'x = bytearray(80_000_000); import time; time.sleep(20); print(\"held\")' & done; wait"
+    "many processes": (  # those that live once each has its memory or has ended
+        "hold='import sys, time; x = bytearray(80_000_000); open(sys.argv[1], \"w\"); time.sleep(1000)'; "
+        "for i in {1..20}; do python3 -c \"$hold\" /tmp/holds$i & all[i]=$!; done; "
+        "for i in {1..20}; do until [ -e /tmp/holds$i ] || ! kill -0 ${all[i]}; do sleep 0.1; done; done; "
+        "for i in {1..20}; do kill -0 ${all[i]} && echo held; done; kill -9 ${all[@]}"
     ),
     "memory without a name": (
         "python3 -c 'import os; f = os.memfd_create(\"x\")\n"
@@ -212,18 +214,21 @@ def test_memory_beyond_the_limit_is_refused(inside, host, hog):
 
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/app"])
 def test_the_disk_cannot_be_filled(inside, host, place):
+    """The disk is full soon, or a watch ends everything soon afterwards: nothing holds 100 MB for long."""
+
     async def act(sandbox):
         filling = await sandbox.run(
-            f"cd {place}; for i in $(seq 100); do head -c 5M /dev/zero > planted$i || break; done; "
-            "du -sm . | cut -f1",
-            seconds=120,
+            f"cd {place}; for i in {{1..20}}; do head -c 5M /dev/zero > planted$i || break; done; "
+            "written=$(du -sm . | cut -f1); [ $written -lt 100 ] || sleep 1000; echo $written",
+            seconds=900,
         )
         await sandbox.end_processes()
         return filling, await sandbox.run(f"rm -rf {place}/*; echo calm > {place}/note; cat {place}/note")
 
     filling, after = inside(act)
-    written = filling.output.split()[-1:] or ["0"]
-    assert filling.returncode != 0 or int(written[0]) <= 3 * SMALL.disk_mb + 64, filling
+    assert not filling.timed_out
+    if filling.returncode != 137:
+        assert int(filling.output.split()[-1]) <= 3 * SMALL.disk_mb, filling
     assert after.output == "calm\n"
 
 
@@ -234,7 +239,7 @@ def test_the_disk_cannot_be_filled(inside, host, place):
 def test_endless_output_neither_blocks_nor_fills_memory(inside, host, command):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
-    result = attack(inside, command, seconds=2)[0]
+    result = attack(inside, command, seconds=1)[0]
     assert result.timed_out and len(result.output) < SMALL.output_bytes + 200 and result.dropped_bytes > 0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
     assert time.monotonic() - began < 120

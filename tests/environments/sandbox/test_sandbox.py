@@ -73,7 +73,10 @@ def test_a_command_over_its_time_ends_with_all_that_it_started(inside):
 
 def test_what_runs_in_the_background_goes_on_until_processes_are_ended(inside):
     async def act(sandbox):
-        await sandbox.run("(while :; do date +%N > /tmp/beat; sleep 0.05; done) & echo started > /tmp/kept")
+        await sandbox.run(
+            "(while :; do date +%N > /tmp/beat; sleep 0.05; done) & "
+            "until [ -s /tmp/beat ]; do sleep 0.05; done; echo started > /tmp/kept"
+        )
         first = await sandbox.read("/tmp/beat")
         while await sandbox.read("/tmp/beat") in (first, b""):
             await asyncio.sleep(0.02)
