@@ -35,6 +35,7 @@ class _Branch:
     segment: Segment
     answer_start: int = 0
     busy: bool = False  # a prompt was read and its answer is being sampled
+    closed: bool = False  # its history was folded away: nothing continues it
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,16 @@ class Session:
     ) -> Prompt:
         """The prompt of a request. Its branch is taken until ``finish`` or ``abandon``.
 
-        ``folded``: the agent left something out of its history. A fork, even where the rest is the prompt of
-        the answer before: that answer was taken over, and is not sampled again.
+        ``folded``: the agent left something out of its history. All branches so far are closed, even one
+        that the rest continues or repeats: its answers were taken over, and are not sampled again.
 
         Raises ``ValueError`` for messages that cannot be rendered.
         """
         sampled = self._sampled(messages)
         ids = render(self.tokenizer, list(messages), tools, thinking, True, sampled).ids
-        branch, kind = self._place(ids, folded)
+        for branch in self.branches if folded else []:
+            branch.closed = True
+        branch, kind = self._place(ids)
         self.counts[kind] += 1
         place = len(branch.segment)
         branch.segment.read(ids[place:])
@@ -122,13 +125,13 @@ class Session:
                 found[index] = left.pop(place)[1]
         return found
 
-    def _place(self, ids: list[int], folded: bool) -> tuple[_Branch, str]:
+    def _place(self, ids: list[int]) -> tuple[_Branch, str]:
         """The branch that the prompt continues, cut to what both have, or a new one; and which it was."""
         best, shared = None, -1
-        for branch in [] if folded else self.branches:
+        for branch in self.branches:
             common = _common(branch.segment.ids, ids)
             reaches = common == len(branch.segment) or branch.answer_start and common >= branch.answer_start
-            if reaches and not branch.busy and common > shared:
+            if reaches and not (branch.busy or branch.closed) and common > shared:
                 best, shared = branch, common
         if best is None:
             kind = "fork" if self.branches else "start"
