@@ -14,6 +14,7 @@ from environments.written import words_of
 Constraint = dict[str, Any]
 SHORTEST, LONGEST = 3, 20  # words of a sentence
 MOST_OFTEN = 2  # one word in a sentence
+MOST_LETTERS = 3  # words of one letter: "a" and two names
 
 
 def _case(text: str, value: str) -> bool:
@@ -21,10 +22,11 @@ def _case(text: str, value: str) -> bool:
 
 
 def _sentence(text: str, value: None) -> bool:
-    """Of a sound length, no word again and again, no letters without a word."""
+    """Of a sound length, on one line, no word again and again, no list of letters."""
     words = words_of(text)
-    often = max(Counter(words).values(), default=0)
-    return SHORTEST <= len(words) <= LONGEST and often <= MOST_OFTEN and len(text.splitlines()) == 1
+    often, letters = max(Counter(words).values(), default=0), sum(len(word) == 1 for word in words)
+    sound = often <= MOST_OFTEN and letters <= MOST_LETTERS
+    return SHORTEST <= len(words) <= LONGEST and sound and len(text.splitlines()) == 1
 
 
 def _items(text: str, value: int) -> bool:

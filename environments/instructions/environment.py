@@ -80,7 +80,7 @@ def _items(rng: random.Random) -> Draft:
     number = rng.randint(2, 5)
     words = rng.sample(TOPICS, number)
     given = rng.choice(words)
-    prompt = rng.choice((f"list {number} words with {given}", f"list of {number} and {given} in it"))
+    prompt = rng.choice((f"list {number} letters with {given}", f"list of {number} and {given} in it"))
     return _draft(prompt, [one("items", number), one("uses", given)], f"{number} {given}", ", ".join(words))
 
 

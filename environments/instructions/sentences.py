@@ -1,8 +1,12 @@
-"""Short sentences of words that are one token each in a vocabulary of 2,048: what the oracle writes."""
+"""Short sentences about things that have letters for names: words of one token each in a vocabulary of 2,048,
+and names that a small model can copy.
+"""
 
 import random
 
-TOPICS = ("file", "key", "name", "list", "path", "test", "code", "line", "text", "data")
+from environments.keys import LETTERS
+
+TOPICS = tuple(letter for letter in LETTERS if letter != "a")  # which is a word, too
 QUALITIES = ("new", "open", "local", "valid")
 # Of 3 to 7 words; {t} is what it is about, {o} another thing, {q} a quality.
 FORMS = (

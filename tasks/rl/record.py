@@ -28,7 +28,16 @@ def describe(groups: Sequence[Group], selection: Selection, version: int) -> dic
         "off_policy/age_max": max(ages, default=0), "off_policy/age_mean": sum(ages) / max(len(ages), 1),
     }  # fmt: skip
     values |= {f"rollouts/{name}": count for name, count in selection.counts.items()}
-    return values | selection.values
+    return values | _means(trajectories) | selection.values
+
+
+def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Of each value that trajectories have beside their reward, such as its parts: over those that have it."""
+    found: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.extra.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in sorted(found.items())}
 
 
 class TrajectoryLog:

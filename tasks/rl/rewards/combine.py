@@ -22,6 +22,7 @@ from tasks.rl.rollout import NOT_THE_FORMAT
 from tasks.rl.trajectory import Trajectory
 
 PART, FAILED = "part/", "failed/"  # in Trajectory.extra
+CAN_FAIL = ("task", "judge")
 
 
 class RewardsConfig(BaseModel):
@@ -107,11 +108,8 @@ def combined(parts: Mapping[str, float | None], weights: Mapping[str, float]) ->
 
 def _set(trajectory: Trajectory, parts: Mapping[str, float | None], weights: Mapping[str, float]) -> None:
     trajectory.reward = combined(parts, weights)
-    for name, value in parts.items():
-        if value is None:
-            trajectory.extra[f"{FAILED}{name}"] = 1.0
-        else:
-            trajectory.extra[f"{PART}{name}"] = value
+    trajectory.extra |= {f"{PART}{name}": value for name, value in parts.items() if value is not None}
+    trajectory.extra |= {f"{FAILED}{name}": float(parts[name] is None) for name in CAN_FAIL if name in parts}
     if trajectory.reward is None and parts["task"] is not None:
         silent = [name for name, value in parts.items() if value is None]
         trajectory.reason = f"{trajectory.reason}; no word from {', '.join(silent)}"
