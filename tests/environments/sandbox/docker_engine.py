@@ -62,6 +62,11 @@ def shared_engine() -> Iterator[str]:
                 shutil.rmtree(folder)
 
 
+def own_folder() -> Path:
+    """An empty folder for an engine of this process alone; what is left there ends with the next test run."""
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+
+
 def start_engine(folder: Path, data: Path | None = None) -> str:
     """Start dockerd with all its files in ``folder`` and wait until it answers; its URL.
 
@@ -184,9 +189,11 @@ def _test_run() -> int:
 def _end_leftovers() -> None:
     """End the engines of test runs that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if not _lives(int(folder.name.removeprefix(PREFIX))):
-            end_engine(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+        if not _lives(int(folder.name.removeprefix(PREFIX).split("-")[0])):
+            # The other process of this run may be at it, too, and have removed it.
+            with contextlib.suppress(FileNotFoundError), _locked(folder):
+                end_engine(folder)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lives(pid: int) -> bool:

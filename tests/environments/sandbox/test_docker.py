@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import zipfile
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.environments.sandbox.docker_engine import (  # noqa: F401 - with a fi
     connect,
     docker_engine,
     end_engine,
+    own_folder,
     start_engine,
 )
 from tests.waiting import PATIENCE, wait_until
@@ -334,7 +334,7 @@ def own_engine(docker_engine, monkeypatch, tmp_path):  # noqa: F811 - it says wh
     """``own_engine()``: the folder of an engine that a test may break, its backend and an image. With
     ``btrfs=True`` its data is on a disk with quotas.
     """
-    folder = Path(tempfile.mkdtemp(prefix="own-engine-"))
+    folder = own_folder()
 
     def start(btrfs: bool = False):
         (folder / "data").mkdir()
