@@ -45,7 +45,7 @@ class TrajectoryLog:
 
     A line is ``Trajectory.to_record`` and what training made of it: ``step``, ``version`` of the weights that
     learnt, ``group_rewards`` of all rollouts of its prompt, and in each segment ``advantage``, of all tokens
-    or a list with one of each; None where nothing was learnt from it.
+    or a list with one of each, or ``teacher_logprobs`` where a teacher judged; None where nothing was learnt.
     """
 
     def __init__(self, path: Path, of_a_step: int):
@@ -57,13 +57,14 @@ class TrajectoryLog:
         for group in groups:
             for trajectory in group.trajectories:
                 kept.setdefault(f"{trajectory.environment}/{trajectory.family}", (trajectory, group))
+        key = "teacher_logprobs" if selection.from_teachers else "advantage"
         learnt = {id(sample.segment): sample.advantage for sample in selection.samples}
         with open(self.path, "a", encoding="utf-8") as file:
             for trajectory, group in list(kept.values())[: self._of_a_step]:
                 record = {"step": step, "version": version, **trajectory.to_record()}
                 record["group_rewards"] = [other.reward for other in group.trajectories]
                 for line, segment in zip(record["segments"], trajectory.segments, strict=True):
-                    line["advantage"] = _plain(learnt.get(id(segment)))
+                    line[key] = _plain(learnt.get(id(segment)))
                 file.write(json.dumps(record) + "\n")  # in ASCII: what a model says may be no valid Unicode
 
     def rewind(self, step: int) -> None:

@@ -22,6 +22,7 @@ class Selection:
     samples: list[Sample] = field(default_factory=list)
     counts: Counter = field(default_factory=Counter)
     values: dict[str, float] = field(default_factory=dict)
+    from_teachers: bool = False  # in the place of advantages stand a teacher's log-probabilities
 
 
 Select = Callable[[Sequence[Group], int], Selection]  # of the groups of a step, at a version of the weights

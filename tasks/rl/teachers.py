@@ -85,7 +85,7 @@ def by_teacher(section: DistillSection, teachers: Teachers) -> Select:
             length=section.sequence_length,
         )  # fmt: skip
         samples, values = teachers.judged(selection.samples)
-        return replace(selection, samples=samples, values=values)
+        return replace(selection, samples=samples, values=values, from_teachers=True)
 
     return chosen
 
