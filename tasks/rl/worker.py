@@ -26,7 +26,9 @@ from tasks.rl.catalog import CatalogConfig, open_catalog
 from tasks.rl.engines.client import EngineClient, Sampling
 from tasks.rl.engines.pool import FILE as ENGINES
 from tasks.rl.engines.watch import Watch
+from tasks.rl.gateway.facade import Facade
 from tasks.rl.gateway.gateway import Gateway
+from tasks.rl.gateway.program import roll_out_program
 from tasks.rl.group import Spool
 from tasks.rl.orchestrator import Control, Orchestrator, Window
 from tasks.rl.rewards.combine import Rewards, open_rewards
@@ -49,6 +51,7 @@ class ServiceConfig(BaseModel):
     seconds: float = 600.0
     folding: Folding | None = None
     rewards: Path | None = None  # a RewardsConfig: what a rollout is worth beside its environment's verdict
+    program: list[str] = []  # the command of an agent that is a program of its own, see gateway/program.py
 
 
 class WorkerConfig(BaseModel):
@@ -70,17 +73,20 @@ async def work(config: WorkerConfig) -> None:
     catalog = open_catalog(config.catalog)
     spool = Spool(config.scratch / SPOOL)
     spool.sweep()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with contextlib.AsyncExitStack() as stack:
+        connector = aiohttp.TCPConnector(limit=0)
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         tokenizer = Tokenizer.load(config.checkpoint)
         rewards = {
             path: open_rewards(path, tokenizer, catalog, http)
             for path in {one.rewards for one in config.services if one.rewards is not None}
         }
-        services = [_service(one, catalog, rewards.get(one.rewards)) for one in config.services]
         gateway = Gateway(
             tokenizer, Router(), {}, Sampling(config.max_new_tokens),
             on_death=lambda engine, reason: print(f"{engine} is off the ring: {reason}", flush=True),
         )  # fmt: skip
+        facade = await stack.enter_async_context(Facade(gateway))
+        services = [_service(one, catalog, rewards.get(one.rewards), facade) for one in config.services]
         orchestrator = Orchestrator(
             services, gateway, spool, seed=config.seed, rollouts=config.rollouts_per_prompt,
             at_once=config.at_once, curriculum=config.curriculum,
@@ -112,7 +118,9 @@ def write_control(scratch: Path, control: Control) -> None:
     write_whole(scratch / CONTROL, json.dumps(record))
 
 
-def _service(config: ServiceConfig, catalog: dict[str, Environment], rewards: Rewards | None) -> Service:
+def _service(
+    config: ServiceConfig, catalog: dict[str, Environment], rewards: Rewards | None, facade: Facade
+) -> Service:
     limits = Limits(turns=config.turns, seconds=config.seconds, folding=config.folding)
     pairs = []
     for line in config.tasks.read_text().splitlines():
@@ -122,8 +130,11 @@ def _service(config: ServiceConfig, catalog: dict[str, Environment], rewards: Re
         raise UserError(f"service {config.name} has no task in {config.tasks}: give it some, or leave it out")
 
     async def play(assignment: Assignment, gateway: Gateway) -> Trajectory:
-        environment = catalog[assignment.task.environment]
-        trajectory = await roll_out(assignment, environment, gateway, limits)
+        if config.program:
+            trajectory = await roll_out_program(assignment, config.program, facade, limits)
+        else:
+            environment = catalog[assignment.task.environment]
+            trajectory = await roll_out(assignment, environment, gateway, limits)
         if rewards is not None:
             await rewards.judge(assignment.task, assignment.mode, trajectory)
         return trajectory

@@ -47,23 +47,52 @@ def guesser(tmp_path_factory) -> Path:
     the next token follows from the present one, so that rewards differ within a group and there is something
     to learn.
     """
-    folder = tmp_path_factory.mktemp("guesser")
+    return one_that_says(
+        tmp_path_factory.mktemp("guesser"),
+        [["</think>", "yes", "<|user|>"], ["</think>", "no", "<|user|>"]],
+    )
+
+
+@pytest.fixture(scope="session")
+def shell_user(tmp_path_factory) -> Path:
+    """A checkpoint that calls ``bash`` with ``echo *``, or else says "fin", each about as often."""
+    call = ["<tool_call>", "bash", "<arg_key>", "cmd", "</arg_key>", "<arg_value>", "echo *"]
+    return one_that_says(
+        tmp_path_factory.mktemp("shell_user"),
+        [
+            ["</think>", *call, "</arg_value>", "</tool_call>", "<|observation|>"],
+            ["</think>", "fin", "<|user|>"],
+        ],
+        context=1024,
+        sharpness=30.0,
+    )
+
+
+def one_that_says(
+    folder: Path, turns: list[list[str]], context: int = CONTEXT, sharpness: float = SHARPNESS
+) -> Path:
+    """A checkpoint whose next token follows from the present one along the turns, which are names of special
+    tokens and words; where turns part, each way is as likely.
+    """
     train_tokenizer(folder, tags_are_special=False)
     tokenizer = Tokenizer.load(folder)
-    config = preset("tiny").model_copy(update={**SHAPE, "vocab_size": tokenizer.vocab_size})
-    model = Transformer(config, seed=4, indexer=True)
     names = tokenizer.ids_by_name
+    shape = {**SHAPE, "vocab_size": tokenizer.vocab_size, "max_positions": context}
+    config = preset("tiny").model_copy(update=shape)
+    model = Transformer(config, seed=4, indexer=True)
     with torch.no_grad():
         noise = torch.randn(model.embed.weight.shape, generator=torch.Generator().manual_seed(1))
         embedding = torch.nn.functional.normalize(noise, dim=-1)
         model.embed.weight.copy_(embedding * config.hidden_size**0.5)
         model.head.weight.zero_()
-        for word in ("yes", "no"):
-            chain = [names["</think>"], *tokenizer.encode(word), names["<|user|>"]]
+        for turn in turns:
+            ids = [[names[part]] if part in names else tokenizer.encode(part) for part in turn]
+            chain = [token for part in ids for token in part]
+            assert len(set(chain)) == len(chain), "a token stands twice, so its successor is not unique"
             for token, following in itertools.pairwise(chain):
-                model.head.weight[following] += SHARPNESS / config.hidden_size**0.5 * embedding[token]
+                model.head.weight[following] += sharpness / config.hidden_size**0.5 * embedding[token]
     save_folder(model, folder)
-    save_chat_files(folder, CONTEXT)
+    save_chat_files(folder, context)
     return folder
 
 

@@ -11,7 +11,11 @@ from model.chat.renderer import render
 from model.chat.tokens import MODES
 from model.hub import load_folder
 from model.inference.generate import score
+from tasks.rl.engines import client as client_module
+from tasks.rl.engines import watch as watch_module
 from tasks.rl.engines.client import ContextFull, EngineClient, Sampling
+from tasks.rl.engines.pool import FILE
+from tasks.rl.engines.watch import Watch
 from tasks.rl.gateway.gateway import Gateway, UnknownSession
 from tasks.rl.router import NoEngine, Router
 from tests.waiting import wait_until
@@ -79,6 +83,37 @@ def test_a_session_goes_on_at_another_engine(pool, tokenizer):
         messages += [second.message, {"role": "user", "content": "and 1"}]
         await gateway.chat("r", messages, None, MODES["preserved"])
         assert gateway.router.engines == [name for name in pool.addresses if name != engine]
+        return gateway.close("r"), engine
+
+    (session, engine), deaths = with_gateway(pool, tokenizer, run)
+    assert deaths == [engine]
+    assert [s.ids for s in session.segments] == [s.ids for s in undisturbed.segments]
+
+
+def test_what_waits_for_a_hanging_engine_goes_on_elsewhere(pool, tokenizer, monkeypatch):
+    """Found by its heartbeats, as the request itself would wait for ever; it is back once it answers."""
+    monkeypatch.setattr(client_module, "SECONDS_FOR_LIFE", 4.0)
+    monkeypatch.setattr(watch_module, "SECONDS_BETWEEN_BEATS", 0.1)
+    undisturbed, _ = with_gateway(pool, tokenizer, lambda gateway: dialogue(gateway, "r", 1))
+
+    async def run(gateway):
+        http = gateway.clients["engine-0"]._http
+        watch = Watch(pool.scratch / FILE, gateway, lambda url: EngineClient(url, http, True))
+        watch.look()
+        gateway.open("r", 1)
+        engine = gateway.router.route("r")
+        os.kill(pool.pids[engine], signal.SIGSTOP)
+        listening = asyncio.create_task(watch.listen())
+        try:
+            first = await gateway.chat("r", ASKED, None, MODES["preserved"])
+            assert gateway.router.route("r") != engine and engine not in gateway.router.engines
+            messages = [*ASKED, first.message, {"role": "user", "content": "and 0"}]
+            await gateway.chat("r", messages, None, MODES["preserved"])
+        finally:
+            os.kill(pool.pids[engine], signal.SIGCONT)
+        while engine not in gateway.router.engines:
+            await asyncio.sleep(0.05)
+        listening.cancel()
         return gateway.close("r"), engine
 
     (session, engine), deaths = with_gateway(pool, tokenizer, run)

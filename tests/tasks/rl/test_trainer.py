@@ -145,21 +145,50 @@ def test_a_killed_trainer_goes_on_as_if_nothing_had_been(settings, straight, tmp
         assert steps[0] == steps[1]
 
 
-def test_killed_engines_and_workers_are_started_again(settings, tmp_path):
-    """Rollouts run ahead; the run ends with the right steps, and no group is lost or trained on twice."""
-    scratch = tmp_path / "run"
+def test_killed_engines_and_workers_are_started_again(settings, tmp_path, monkeypatch):
+    """Rollouts run ahead; the run ends with the right steps, and no group is lost or trained on twice.
+
+    Some agents are programs of their own. The worker, and with it the gateway that they speak to, is killed
+    as one of them begins; it ends with it.
+    """
+    scratch, agents = tmp_path / "run", tmp_path / "agents.txt"
+    agents.touch()
+    monkeypatch.setenv("AGENT_LOG", str(agents))
+    program = [sys.executable, "-I", "-S", str(ROOT / "tests/tasks/rl/yes_agent.py")]
+    outside = {**settings["services"][0], "name": "outside", "weight": 0.4, "program": program}
+    settings = {**settings, "services": [*settings["services"], outside]}
     process = start(settings, scratch, steps=8, engines=2, ahead=2, max_staleness=4)
-    for victim, step in (("model.inference.server", 2), ("tasks.rl.worker", 4)):
-        marker = scratch / f"steps/{step:08d}/done.json"
-        wait_until(lambda: marker.exists() or process.poll() is not None, "a checkpoint")  # noqa: B023
-        os.kill(child_of(process.pid, victim), signal.SIGKILL)
+
+    def begun():
+        return [line.split() for line in agents.read_text().splitlines() if line.startswith("began")]
+
+    def wait_for(event, what):
+        wait_until(lambda: event() or process.poll() is not None, what)
+
+    wait_for((scratch / "steps/00000002/done.json").exists, "a checkpoint")
+    before = len(begun())
+    wait_for(lambda: len(begun()) > before, "an agent")
+    os.kill(child_of(process.pid, "tasks.rl.worker"), signal.SIGKILL)
+    wait_for((scratch / "steps/00000006/done.json").exists, "a checkpoint")
+    os.kill(child_of(process.pid, "model.inference.server"), signal.SIGKILL)
     finish(process, scratch)
+    ports = list(dict.fromkeys(address.rsplit("/sessions/")[0] for _, _, address in begun()))
+    assert len(ports) == 2 and before, "agents spoke to the first gateway, and to the second"
+    assert not [pid for _, pid, _ in begun() if alive(pid)]
     assert trained(scratch) == list(range(24)) and not Spool(scratch / "spool").indices()
     log = (scratch / "log.txt").read_text()
     assert "had died and was started again" in log and "the rollout worker is started again" in log
     rows = [json.loads(line) for line in (scratch / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert max(row["off_policy/age_max"] for row in rows) <= 3
+
+
+def alive(pid):
+    """Whether a process runs an agent of this test."""
+    try:
+        return b"yes_agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def child_of(pid, words):
