@@ -77,7 +77,7 @@ def test_what_is_asked_stands_in_the_prompt(family):
 def test_lazy_answers_score_nothing(family):
     """One text for all, the prompt sent back, the oracle's said twice over, cut off or run together."""
     found = tasks(family)
-    lazy = {"", "yes", "k " * 8, "{}", "the", ", ".join("abcdefgh")}
+    lazy = {"", "yes", "key " * 8, "{}", "the", ", ".join("abcdefgh")}
     for task in found:
         right = task.truth["answers"][0]
         assert all(judge(task, text.strip()).reward == 0 for text in lazy), task
@@ -87,8 +87,8 @@ def test_lazy_answers_score_nothing(family):
 
 def test_another_answer_is_right_too_and_a_wrong_one_names_the_fault():
     task = INSTRUCTIONS.make_task("items", 7001)
-    number, given = (part["value"] for part in task.truth["constraints"])
-    words = [given, *(letter for letter in "bcdefghkmn" if letter != given)][:number]
+    (number,) = (part["value"] for part in task.truth["constraints"])
+    words = [*"bcdefghkmn"][:number]
     assert judge(task, ",".join(words)).reward == 1.0
     verdict = judge(task, ", ".join([*words, "zz"]))
     assert verdict.reward == 0.0 and verdict.reason == f"not kept: items {number}"
