@@ -23,7 +23,13 @@ from pipeline.recipe.data import (
 )
 from pipeline.recipe.evaluation import EvaluateSection, ReportSection
 from pipeline.recipe.model import ModelSection
-from pipeline.recipe.rl import ReasoningRlSection, RlTasksSection
+from pipeline.recipe.rl import (
+    AgenticRlSection,
+    DistillSection,
+    GeneralRlSection,
+    ReasoningRlSection,
+    RlTasksSection,
+)
 from pipeline.recipe.search import SearchTasksSection
 from pipeline.recipe.training import (
     DsaAdaptSection,
@@ -71,6 +77,9 @@ class Recipe(Section):
     dsa_adapt: DsaAdaptSection
     sft: SftSection
     reasoning_rl: ReasoningRlSection
+    agentic_rl: AgenticRlSection
+    general_rl: GeneralRlSection
+    distill: DistillSection
     evaluate: EvaluateSection
     report: ReportSection
 
@@ -138,7 +147,7 @@ def _parse(path: Path) -> dict:
 
 
 # Sections that are tables of free names: a child recipe replaces them as a whole.
-_TABLES = {"mix", "contexts", "families", "modes"}
+_TABLES = {"mix", "contexts", "families", "modes", "teachers", "rewards"}
 
 
 def _merge(base: dict, changes: dict) -> dict:

@@ -153,7 +153,11 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
             ["sft", "pretran"],
             "evaluate.checkpoints names 'pretran', which is no stage that trains: did you mean 'pretrain'?",
         ),
-        ("evaluate.checkpoints", ["eval_sets"], "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft, reasoning_rl"),
+        (
+            "evaluate.checkpoints",
+            ["eval_sets"],
+            "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft, reasoning_rl, agentic_rl, general_rl, distill",
+        ),
     ],
 )
 def test_an_impossible_value_is_refused_with_its_place(write, path, value, sentence):
