@@ -11,6 +11,7 @@ import re
 import select
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 
 from pipeline.artifacts import RECORD
 from pipeline.mlflow_sink import tracking_uri
+from pipeline.mlflow_traces import log_traces
 from pipeline.priority import give_way
 from pipeline.tracking import FILE as METRICS_FILE
+from pipeline.tracking import TRAJECTORIES
 
 SECONDS_BETWEEN_LOOKS = 1.0
 BATCH = 500  # values in one request
@@ -47,6 +50,10 @@ def main() -> None:
     run.end(end)
     with _one_at_a_time(description):
         _close_parent(client, experiment, parent)
+    try:  # last, as a run without its traces is still a run
+        log_traces(client, experiment, run.id, Path(description["folder"]) / TRAJECTORIES)
+    except Exception:
+        traceback.print_exc()
 
 
 class _Run:

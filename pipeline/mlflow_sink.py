@@ -35,6 +35,7 @@ def settings() -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",  # the child itself waits for nobody
     }
 
 

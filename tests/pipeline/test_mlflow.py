@@ -28,6 +28,7 @@ sections = {"seed": 3, "sft": {"optimizer": {"muon_lr": 0.005, "betas": [0.9, 0.
 metrics = Metrics(folder, "tiny", "sft", "identity-of-it", sections, {"curate": source})
 for step in range(25):
     metrics.log(step, {"train/loss": 3.0 / (step + 1), "optim/lr": float("inf") if step == 3 else 0.1})
+(folder / "trajectories.jsonl").write_text(os.environ.get("KEPT", ""))
 print("logged", flush=True)
 if sys.argv[1] == "wait":
     time.sleep(3000)
@@ -43,11 +44,11 @@ else:
 
 @pytest.fixture
 def run_stage(tmp_path):
-    def start(how: str) -> subprocess.Popen:
+    def start(how: str, **more: str) -> subprocess.Popen:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW")}
         environment |= {
             "GLM5_ROOT": str(tmp_path), "GLM5_MLFLOW": "on", "GLM5_MLFLOW_PARENT": "full-pipeline it's-a-run",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT), **more,
         }  # fmt: skip
         return subprocess.Popen(
             [sys.executable, "-c", STAGE, how],
@@ -84,8 +85,14 @@ def ended_runs(folder: Path, count: int):
     return wait_until(look, "the end of the runs", pause=1.0)
 
 
+KEPT = {
+    "step": 0, "id": "r", "group": "g", "task": "t", "environment": "tools", "family": "calc", "mode": "off",
+    "segments": [], "reward": None, "reason": "its environment failed", "messages": [], "seconds": 1.0,
+}  # fmt: skip
+
+
 def test_a_finished_stage(tmp_path, run_stage):
-    assert run_stage("finish").wait(PATIENCE) == 0
+    assert run_stage("finish", KEPT=json.dumps(KEPT) + '\n{"step": 1}\n').wait(PATIENCE) == 0
     client, [parent], [run] = ended_runs(tmp_path, 1)
     assert parent.info.run_name == "full-pipeline it's-a-run" and parent.info.status == "FINISHED"
     assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
@@ -107,6 +114,11 @@ def test_a_finished_stage(tmp_path, run_stage):
     assert tags["input.curate"] == "c0ffee" * 8 and tags["mlflow.source.git.commit"] == "abc123"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["record.json"]
     assert (tmp_path / "runs/mlartifacts").is_dir() and not (tmp_path / "mlruns").exists()
+    # The kept rollout is a trace of the run; the broken line behind it costs nothing but its own trace.
+    log = tmp_path / "runs/tiny/sft/mlflow.log"
+    wait_until(lambda: "KeyError" in log.read_text(), "what the child says of the broken line")
+    [trace] = client.search_traces(locations=[run.info.experiment_id], run_id=run.info.run_id)
+    assert (trace.info.tags["family"], trace.info.state) == ("tools/calc", "ERROR")
 
 
 def test_a_failed_and_a_killed_stage_of_one_pipeline_run(tmp_path, run_stage):
