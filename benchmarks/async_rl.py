@@ -1,0 +1,226 @@
+"""Asynchronous against synchronous agentic RL where tools take their time, and without the importance mask.
+
+    python -m benchmarks.async_rl artifacts/tiny/sft
+
+The same checkpoint learns to use tools whose replies take seconds now and then (``benchmarks.slow_tools``),
+with two engines and as many groups each time: *sync*, rollouts of the present weights alone; *async*,
+rollouts run ahead; *unmasked*, the same with every importance ratio let through. What is learnt is measured
+on held-out tasks whose tools answer at once. Writes ``benchmarks/results/async_rl.json``.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.slow_tools import LEAST, MOST, SHAPE, SlowTools, seconds
+from data_pipelines.rl_tasks import distinct
+from environments.catalog import environments
+from evals.statistics import bootstrap_difference, wilson
+from model.chat.tokenizer import Tokenizer
+from model.chat.tokens import END_OF_TEXT
+from model.transformer import Transformer
+from pipeline.progress import Progress
+from pipeline.recipe.rl import RlSection
+from pipeline.stage import Context, git_commit
+from pipeline.tracking import Metrics
+from tasks.rl.catalog import CatalogConfig
+from tasks.rl.difficulty import Pair, solve_rates
+from tasks.rl.group import Group
+from tasks.rl.groups import centred
+from tasks.rl.losses.double_sided import DoubleSided
+from tasks.rl.losses.tokens import SampledTokens
+from tasks.rl.rollout import Limits
+from tasks.rl.selection import Select, Selection, by_reward
+from tasks.rl.setup import in_modes, services_of
+from tasks.rl.trainer import RlJob, train_policy
+from tasks.training.setup import load_model
+
+RESULT = Path("benchmarks/results/async_rl.json")
+CPU = torch.device("cpu")
+MASKED = DoubleSided()
+UNMASKED = DoubleSided(math.inf, math.inf)
+VARIANTS = {"sync": (0, MASKED), "async": (1, MASKED), "unmasked": (1, UNMASKED)}  # times ``ahead``
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--ahead", type=int, default=3)
+    parser.add_argument("--staleness", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--muon", type=float, default=1e-3, help="learning rate; AdamW's is half of it")
+    parser.add_argument("--families", nargs="+", default=["calc", "chain", "calendar"])
+    parser.add_argument("--heldout", type=int, default=80, help="tasks of each family")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    os.environ["GLM5_MLFLOW"] = "off"
+    before = heldout_rewards(load_model(arguments.checkpoint, CPU), arguments)
+    print(f"before: {before['value']:.3f}", flush=True)
+    found = {name: run(name, arguments) for name in arguments.only}
+    result = {
+        "date": date.today().isoformat(),
+        "commit": git_commit(),
+        "host": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "settings": {
+            key: value for key, value in vars(arguments).items() if key not in ("checkpoint", "out")
+        },
+        "tool_seconds": tool_seconds(),
+        "before": before,
+        **found,
+    }
+    if {"sync", "async"} <= set(found):
+        result["speedup"] = found["sync"]["seconds"] / found["async"]["seconds"]
+        result["heldout_async_less_sync"] = difference(found["sync"], found["async"])
+        print(f"async is {result['speedup']:.2f} times as fast", flush=True)
+    if {"async", "unmasked"} <= set(found):
+        result["heldout_unmasked_less_async"] = difference(found["async"], found["unmasked"])
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def run(name: str, arguments: argparse.Namespace) -> dict:
+    """Train one variant; its seconds, what it learnt, how old its rollouts were."""
+    factor, loss = VARIANTS[name]
+    with tempfile.TemporaryDirectory(prefix="async-rl-") as folder:
+        context = make_context(Path(folder), section_of(arguments, factor * arguments.ahead), arguments.seed)
+        model, tokenizer = load_model(arguments.checkpoint, CPU), Tokenizer.load(arguments.checkpoint)
+        watched = Watched(by_reward(context.section, centred))
+        started = time.perf_counter()
+        train_policy(
+            RlJob(
+                context, model, arguments.checkpoint, tokenizer.ids_by_name[END_OF_TEXT],
+                services_of(context, tasks_of(context.section, arguments.seed)), Ratios(loss), watched,
+                reset_optimizer=True, catalog=CatalogConfig(more=["benchmarks.slow_tools:SlowTools"]),
+            )
+        )  # fmt: skip
+        wall = time.perf_counter() - started
+        rows = [json.loads(line) for line in (context.scratch / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["perf/rollout_s"] + row["perf/update_s"] + row["perf/push_s"] for row in rows]
+    found = {
+        "seconds": sum(steps), "seconds_with_start": wall, "heldout": heldout_rewards(model, arguments),
+        "rollout_s": sum(row["perf/rollout_s"] for row in rows),
+        "reward": [row.get("reward/mean") for row in rows], "finished_at": np.cumsum(steps).tolist(),
+        "masked": [row.get("off_policy/masked") for row in rows],
+        "ratio_max": [row.get("off_policy/ratio_max") for row in rows],
+        "grad_norm": [row.get("optim/grad_norm") for row in rows],
+        "staleness": dict(sorted(watched.ages.items())), "groups": dict(sorted(watched.groups.items())),
+        "left_out": dict(watched.counts),
+    }  # fmt: skip
+    print(f"{name}: {found['seconds']:.1f} s, held out {found['heldout']['value']:.3f}", flush=True)
+    return found
+
+
+class Watched:
+    """A selection that remembers ages of rollouts, groups by family, what was left out."""
+
+    def __init__(self, select: Select):
+        self._select = select
+        self.ages, self.groups, self.counts = Counter(), Counter(), Counter()
+
+    def __call__(self, groups: Sequence[Group], version: int) -> Selection:
+        for group in groups:
+            self.groups[group.trajectories[0].family] += 1
+            self.ages.update(t.staleness(version) for t in group.trajectories if t.tokens)
+        selection = self._select(groups, version)
+        self.counts.update(selection.counts)
+        return selection
+
+
+class Ratios:
+    """A loss that also tells the largest importance ratio of a micro-batch."""
+
+    def __init__(self, loss: DoubleSided):
+        self._loss = loss
+
+    def __call__(self, current_BT: torch.Tensor, tokens: SampledTokens):
+        loss, values = self._loss(current_BT, tokens)
+        ratio_BT = (current_BT.detach() - tokens.rollout_BT).exp().where(tokens.counted_BT, 0.0)
+        return loss, values | {"off_policy/ratio_max": ratio_BT.max()}
+
+
+def section_of(arguments: argparse.Namespace, ahead: int) -> RlSection:
+    return RlSection(
+        steps=arguments.steps, families={f"slow_tools/{family}": 1.0 for family in arguments.families},
+        modes={"interleaved": 1.0, "preserved": 1.0}, sequence_length=256, micro_batch=4,
+        optimizer={"muon_lr": arguments.muon, "adamw_lr": arguments.muon / 2, "weight_decay": 0.0},
+        rollouts={
+            "engines": 2, "prompts_per_step": arguments.prompts, "rollouts_per_prompt": arguments.rollouts,
+            "max_new_tokens": 64, "at_once": 1000, "decode": "native", "ahead": ahead,
+            "max_staleness": arguments.staleness,
+        },
+        save_every_steps=arguments.steps, trajectories_kept=0,
+    )  # fmt: skip
+
+
+def tasks_of(section: RlSection, seed: int) -> dict[str, list[Pair]]:
+    environment = SlowTools()
+    return {
+        name: in_modes(list(distinct(environment, name.split("/")[1], 200, seed)), section.modes, seed)
+        for name in section.families
+    }
+
+
+def heldout_rewards(model: Transformer, arguments: argparse.Namespace) -> dict:
+    """Sampled as in training, once for each task; with 95 % intervals, and the reward of each."""
+    tools, pairs = environments()["tools"], {}
+    for family in arguments.families:
+        tasks = [tools.make_task(family, seed, heldout=True) for seed in range(arguments.heldout)]
+        pairs[family] = [(task, "interleaved") for task in {task.id: task for task in tasks}.values()]
+    rewards = solve_rates(
+        model.eval(), Tokenizer.load(arguments.checkpoint), environments(),
+        [pair for found in pairs.values() for pair in found], samples=1, max_new_tokens=64,
+        seed=arguments.seed, limits=Limits(), at_once=256, decode="native",
+    )  # fmt: skip
+    low, high = wilson(sum(rewards), len(rewards))
+    score = {"value": sum(rewards) / len(rewards), "low": low, "high": high, "rewards": rewards}
+    left = list(rewards)
+    for family, found in pairs.items():
+        score[family] = sum(left[: len(found)]) / len(found)
+        del left[: len(found)]
+    return score
+
+
+def difference(first: dict, second: dict) -> dict:
+    """Of held-out rewards, paired by task, with a 95 % interval."""
+    a, b = (np.array(found["heldout"]["rewards"]) for found in (first, second))
+    low, high = bootstrap_difference((a, np.ones_like(a)), (b, np.ones_like(b)))
+    return {"value": float(b.mean() - a.mean()), "low": low, "high": high}
+
+
+def tool_seconds() -> dict:
+    """What the drawn waits are like."""
+    rng = random.Random(0)
+    drawn = np.array([seconds(rng) for _ in range(100_000)])
+    quantiles = {f"p{q}": float(np.percentile(drawn, q)) for q in (50, 90, 99)}
+    return {"pareto": SHAPE, "least": LEAST, "most": MOST, "mean": float(drawn.mean()), **quantiles}
+
+
+def make_context(folder: Path, section: RlSection, seed: int) -> Context:
+    out, scratch = folder / "out", folder / "run"
+    out.mkdir()
+    scratch.mkdir()
+    return Context(
+        "agentic_rl", None, section, seed, {}, {}, out, scratch, "", Progress(scratch, "agentic_rl"),
+        Metrics(scratch, "benchmark", "agentic_rl", "0" * 64, {}, {}),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
