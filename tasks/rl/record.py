@@ -32,7 +32,7 @@ def describe(groups: Sequence[Group], selection: Selection, version: int) -> dic
 
 
 def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of each value that trajectories have beside their reward, such as its parts: over those that have it."""
+    """Of the values beside the reward, such as its parts: over the trajectories that have them."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.extra.items():
