@@ -37,6 +37,9 @@ class Rollouts(Section):
     # weights.
     ahead: int = Field(0, ge=0)
     max_staleness: int = Field(4, ge=0)  # versions; trajectories that are older are dropped
+    # By "environment/family": the command of an agent that is a program of its own and speaks to the policy
+    # over OpenAI's interface; see tasks/rl/gateway/program.py.
+    programs: dict[str, Annotated[list[str], Field(min_length=1)]] = {}
 
 
 class RlSection(Section):
@@ -59,6 +62,14 @@ class RlSection(Section):
         0.01, gt=0
     )  # nats, KL(engine || trainer) at equal weights; above it is a fault
     trajectories_kept: int = Field(4, ge=0)  # of a step, for people
+
+    @model_validator(mode="after")
+    def _programs(self) -> Self:
+        for name in self.rollouts.programs:
+            if name not in self.families:
+                known = ", ".join(self.families)
+                raise ValueError(f"rollouts.programs names {name!r}, which is not among families: {known}")
+        return self
 
     @model_validator(mode="after")
     def _staleness(self) -> Self:

@@ -83,7 +83,7 @@ def services_of(
         services.append(
             ServiceConfig(
                 name=name, weight=weights[name], tasks=path, turns=section.rollouts.turns,
-                seconds=section.rollouts.seconds,
+                seconds=section.rollouts.seconds, program=section.rollouts.programs.get(name, []),
             )
         )  # fmt: skip
     return services

@@ -119,6 +119,11 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
             {"table/max": 1, "table/min": 1},
             "reasoning_rl.families names 'table/min', of which rl_tasks.families has no tasks: add it there",
         ),
+        (
+            "reasoning_rl.rollouts.programs",
+            {"table/min": ["agent"]},
+            "rollouts.programs names 'table/min', which is not among families: table/max",
+        ),
         ("sft_data.families", {"string/copy": -0.5}, f"sft_data.families.string/copy: {ZERO_OR_MORE}"),
         ("sft.optimizer.muon_lr", INFINITE, f"sft.optimizer.muon_lr: {FINITE}"),
         ("sft.optimizer.adamw_lr", float("nan"), f"sft.optimizer.adamw_lr: {FINITE}"),

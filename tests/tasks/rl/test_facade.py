@@ -112,16 +112,16 @@ def assert_same(one, other):
 def test_an_agents_tokens_are_those_of_a_rollout_without_http(shell_user):
     async def run(facade, gateway):
         found = []
-        for seed in range(3):
-            address = facade.open(f"r{seed}", seed, OFF, turns=5)
-            answers = await speak(address, 5)
+        for seed in range(2):
+            address = facade.open(f"r{seed}", seed, OFF, turns=4)
+            answers = await speak(address, 4)
             guest, session = facade.close(f"r{seed}")
-            assert session.counts == {"start": 1, "append": 4} and guest.answered == 5
-            assert len(guest.messages) >= 10 and guest.messages[0] == ASKED[0]
+            assert session.counts == {"start": 1, "append": 3} and guest.answered == 4
+            assert len(guest.messages) >= 8 and guest.messages[0] == ASKED[0]
             sampled = sum(answer.usage.completion_tokens for answer in answers)
             assert sampled == sum(session.segments[0].sampled)
             assert answers[-1].usage.total_tokens == len(session.segments[0])
-            assert_same(session, await speak_inside(gateway, "inside", seed, 5))
+            assert_same(session, await speak_inside(gateway, "inside", seed, 4))
             found += [answer.choices[0] for answer in answers]
         assert gateway.sessions == 0 and set(gateway.router.load().values()) == {0}
         return found
@@ -137,7 +137,7 @@ def test_an_agents_tokens_are_those_of_a_rollout_without_http(shell_user):
 def test_a_stream_is_the_same_answer(shell_user):
     async def run(facade, gateway):
         seen = set()
-        for seed in range(4):
+        for seed in range(20):
             [whole] = await speak(facade.open(f"w{seed}", seed, OFF, 9), 1)
             async with client_of(facade.open(f"s{seed}", seed, OFF, 9)) as client:
                 chunks = [chunk async for chunk in await client.chat.completions.create(
@@ -155,7 +155,9 @@ def test_a_stream_is_the_same_answer(shell_user):
             assert chunks[-1].usage == whole.usage
             assert_same(facade.close(f"w{seed}")[1], facade.close(f"s{seed}")[1])
             seen.add(bool(calls))
-        assert seen == {True, False}
+            if seen == {True, False}:
+                return
+        raise AssertionError(f"only {seen}")
 
     with_facade(shell_user, run)
 
