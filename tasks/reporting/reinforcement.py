@@ -9,7 +9,13 @@ from tasks.reporting.facts import Curve, Facts, StageFacts
 
 MEAN = "reward/mean"
 ENDS = 0.2  # of a family's steps: what "first" and "last" are means of
-DIFFICULTY = ("never", "always", "unjudged", "kept")
+COLOURS = 6  # that curves of a chart have
+MOST_FACTS = 60
+OWN = (
+    ("part/", "Parts of the reward", "mean of a step"),
+    ("failed/", "Parts that could not be judged", "share"),
+    ("distill/kl/", "KL to the teacher", "nats a token"),
+)
 LEFT_OUT = {
     "stale": "too old", "failed": "failed environments", "too_long": "too long for a row",
     "empty": "without a token",
@@ -48,15 +54,33 @@ PLOTS = (
 def learning(facts: Facts, name: str) -> dict[str, Any]:
     """What the page shows of one stage: charts, a row a family, the whole time by part, counts."""
     stage = facts.stages[name]
-    drawn = [_draw(plot, stage.curves) for plot in PLOTS]
+    plots = [*PLOTS[:1], *_own_plots(stage.curves), *PLOTS[1:]]
+    drawn = [_draw(plot, stage.curves) for plot in plots]
     return {
         "name": name, "description": stage.description, "record": stage.record,
         "steps": len(stage.curves.get(MEAN, [])), "tokens": stage.metrics.get("train/tokens"),
         "charts": [chart for chart in drawn if chart["svg"]],
-        "zero": [label for plot in PLOTS for label in _zero(plot, stage.curves)],
+        "zero": [label for plot in plots for label in _zero(plot, stage.curves)],
         "ends": ends(stage.curves.get(MEAN, [])), "families": _families(stage),
-        "times": times(stage.curves), "counts": _counts(stage.curves),
+        "times": times(stage.curves), "counts": _counts(stage.curves), "facts": _other_facts(stage),
     }  # fmt: skip
+
+
+def _own_plots(curves: dict[str, Curve]) -> list[Plot]:
+    """Charts of what only some stages log: parts of the reward, distance to teachers."""
+    plots = []
+    for prefix, label, unit in OWN:
+        names = sorted(name for name in curves if name.startswith(prefix))
+        if names:
+            plots.append(Plot(label, {name: name.removeprefix(prefix) for name in names[:COLOURS]}, unit))
+    return plots
+
+
+def _other_facts(stage: StageFacts) -> list[tuple[str, float]]:
+    """Numbers of the record that stand nowhere else on the page."""
+    facts = (stage.record or {}).get("facts", {})
+    known = [(key, value) for key, value in facts.items() if isinstance(value, (int, float))]
+    return [(key, value) for key, value in known if not key.startswith("difficulty/")][:MOST_FACTS]
 
 
 def ends(curve: Curve) -> tuple[float, float] | None:

@@ -149,14 +149,13 @@ def _item(row: dict[str, Any], place: Callable[[int], int]) -> dict[str, Any]:
         "extra": {str(key): _number(value) for key, value in (row.get("extra") or {}).items()},
         "messages": [_message(message) for message in row["messages"]],
         "segments": [_segment(segment, each, place) for segment in segments],
-        "known": all("turns" in segment and "advantage" in segment for segment in segments),
+        "known": all("turns" in s and {"advantage", "teacher_logprobs"} & s.keys() for s in segments),
     }  # fmt: skip
 
 
 def _segment(segment: dict[str, Any], most: int, place: Callable[[int], int]) -> dict[str, Any]:
     """Its tokens in columns: log-probs, versions and advantages of the sampled ones alone."""
-    whole, advantage = len(segment["ids"]), segment.get("advantage")
-    each = advantage if isinstance(advantage, list) else [advantage] * whole
+    whole, each = len(segment["ids"]), _advantages(segment)
     columns = [segment[name] for name in ("ids", "sampled", "logprobs", "versions")]
     tokens = list(zip(*columns, each, strict=True))
     shown = tokens if whole <= most else tokens[: most // 2] + tokens[whole - most // 2 :]
@@ -172,6 +171,14 @@ def _segment(segment: dict[str, Any], most: int, place: Callable[[int], int]) ->
         "all_sampled": sum(map(bool, segment["sampled"])),
         "gap": most // 2 if len(shown) < whole else None,
     }
+
+
+def _advantages(segment: dict[str, Any]) -> list[float | None]:
+    """Of each token. A teacher's is how much likelier it finds the token (paper section 3.5, equation 2)."""
+    teacher, advantage = segment.get("teacher_logprobs"), segment.get("advantage")
+    if teacher is not None:
+        return [theirs - own for theirs, own in zip(teacher, segment["logprobs"], strict=True)]
+    return advantage if isinstance(advantage, list) else [advantage] * len(segment["ids"])
 
 
 def _runs(values: list[Any]) -> list[list[Any]]:

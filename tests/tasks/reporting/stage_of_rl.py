@@ -15,7 +15,8 @@ from tasks.rl.trajectory import Segment, Trajectory, Turn
 from tests.tasks.conftest import write_tokenizer
 
 FACTS = {"difficulty/tools/calc/never": 9, "difficulty/tools/calc/always": 4, "difficulty/tools/calc/kept": 7,
-         "difficulty/tools/calc/unjudged": 2, "difficulty/tools/calc/mean_rate": 0.375}  # fmt: skip
+         "difficulty/tools/calc/unjudged": 2, "difficulty/tools/calc/mean_rate": 0.375,
+         "reward_model/accuracy": 0.9375}  # fmt: skip
 CALL = {"type": "function", "function": {"name": "calc", "arguments": {"e": "1+2"}}}
 MESSAGES = [
     {"role": "user", "content": "what is 1+2"},
@@ -61,8 +62,9 @@ def tokenizer_file() -> str:
 def fill(folder: Path) -> dict[str, float]:
     """Curves of four steps, a tokenizer, and a trajectory of each step; returns the metrics."""
     (folder / "tokenizer.json").write_text(tokenizer_file(), encoding="utf-8")
-    lines = ["step,reward/mean,reward/tools/calc,mismatch_kl,off_policy/masked,perf/rollout_s,perf/update_s"]
-    lines += [f"{step},{0.2 * step},{0.1 * step},{step}e-10,0.0,3.0,1.0" for step in range(1, 5)]
+    names = "step,reward/mean,reward/tools/calc,mismatch_kl,off_policy/masked,part/rules"
+    lines = [f"{names},perf/rollout_s,perf/update_s"]
+    lines += [f"{step},{0.2 * step},{0.1 * step},{step}e-10,0.0,0.5,3.0,1.0" for step in range(1, 5)]
     (folder / "curves.csv").write_text("\n".join(lines) + "\n")
     encode = Tokenizer.load(folder).encode
     for step in range(4):

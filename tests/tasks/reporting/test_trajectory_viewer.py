@@ -12,6 +12,10 @@ from tasks.reporting import trajectories
 from tasks.reporting.facts import Facts, StageFacts
 from tasks.reporting.page import render, viewer_values
 from tasks.reporting.trajectories import viewer
+from tasks.rl.batches import Sample
+from tasks.rl.group import Group
+from tasks.rl.record import TrajectoryLog
+from tasks.rl.selection import Selection
 from tests.tasks.reporting.stage_of_rl import fill, keep, lines, segment, trajectory
 
 HOSTILE = (
@@ -72,6 +76,15 @@ def test_every_token_of_a_trajectory_comes_back(folder):
     assert spread(shown["versions"]) == [made.versions[place] for place in sampled]
     assert spread(shown["advantages"]) == pytest.approx([advantages[place] for place in sampled], abs=1e-4)
     assert (item["step"], item["version"], item["rewards"], item["known"]) == (3, 3, [1.0], True)
+
+
+def test_a_teacher_counts_by_how_much_likelier_it_finds_a_token(folder):
+    made = segment([1, 2, 3], 2)
+    samples = [Sample(made, [0.0, -0.5, -0.125], 1.0, "r")]
+    log = TrajectoryLog(folder / "trajectories.jsonl", 9)
+    log.keep(0, 0, [Group(0, [trajectory([made])])], Selection(samples, from_teachers=True))
+    (item,) = found_in(folder).items
+    assert item["segments"][0]["advantages"] == [[-0.25, 1], [0.125, 1]] and item["known"]
 
 
 def test_pieces_are_text_special_tokens_or_bytes(folder, tokenizer):
