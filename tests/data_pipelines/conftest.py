@@ -11,7 +11,7 @@ import yaml
 from data_pipelines.documents import Document
 from pipeline import artifacts
 from pipeline.stage import execute
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 
 ROOT = Path(__file__).parents[2]
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -85,5 +85,5 @@ def chain(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def task_backend(tmp_path_factory):
-    """A real sandbox backend with a cache of its own."""
-    return backend_or_skip(tmp_path_factory.mktemp("sandbox"))
+    """A real sandbox backend as all tests of this process share it."""
+    return backend_or_skip(image_cache(tmp_path_factory))

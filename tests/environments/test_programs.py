@@ -13,7 +13,7 @@ from environments.programs.environment import Programs, same
 from environments.sandbox import interface
 from environments.sandbox.interface import Backend, SandboxError
 from pipeline.errors import UserError
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 
 PROGRAMS = Programs()
 FAMILIES = PROGRAMS.families + PROGRAMS.evaluation_only
@@ -185,8 +185,8 @@ def test_a_backend_that_fails_gives_no_reward():
         assert (verdict.reward, verdict.reason) == (None, "namespaces are forbidden here")
 
 
-def test_in_a_real_sandbox(tmp_path):
-    inside, task = Programs(backend_or_skip(tmp_path / "images")), _task()
+def test_in_a_real_sandbox(tmp_path_factory):
+    inside, task = Programs(backend_or_skip(image_cache(tmp_path_factory))), _task()
     solutions = [
         task.truth["code"],
         "def f(x): return 0",

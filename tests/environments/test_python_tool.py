@@ -12,7 +12,7 @@ from environments.interface import MODES, Task, play
 from environments.python_tool import MAX_OUTPUT, PythonTool
 from environments.sandbox.interface import SandboxError
 from pipeline.errors import UserError
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 
 TOOL = PythonTool()
 FAMILIES = TOOL.families + TOOL.evaluation_only
@@ -125,8 +125,8 @@ def test_a_failing_sandbox_gives_no_reward(monkeypatch):
     assert (verdict.reward, verdict.reason) == (None, "no process can be started")
 
 
-def test_in_a_real_sandbox(tmp_path):
-    inside = PythonTool(backend_or_skip(tmp_path / "images"))
+def test_in_a_real_sandbox(tmp_path_factory):
+    inside = PythonTool(backend_or_skip(image_cache(tmp_path_factory)))
     for family in FAMILIES[:4]:
         task = tasks(family, 1)[0]
         assert outcome(task, inside.oracle(task, "off"), inside)[1].reward == 1.0

@@ -23,7 +23,7 @@ from pipeline.errors import UserError
 from pipeline.recipe.data import SweSection
 from tests.data_pipelines.swe.conftest import NEW, NEW_TESTS, OLD
 from tests.data_pipelines.swe.packages import pytest_lines
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 from tests.waiting import PATIENCE
 
 SECTION = SweSection(projects=["shapes"])
@@ -33,7 +33,7 @@ FLAKY = "tests/test_shapes.py::test_flaky"
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    return backend_or_skip(tmp_path_factory.mktemp("images"))
+    return backend_or_skip(image_cache(tmp_path_factory))
 
 
 @pytest.fixture

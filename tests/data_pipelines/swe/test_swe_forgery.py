@@ -11,7 +11,7 @@ from environments.harbor.task import load_task
 from environments.harbor.verifier import make_folders, verify
 from tests.data_pipelines.swe.conftest import NEW, OLD
 from tests.data_pipelines.swe.packages import pytest_lines
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 
 AREA = "tests/test_shapes.py::TestArea::test_negative"
 SCALE = "tests/test_shapes.py::test_scale"
@@ -33,7 +33,7 @@ FORGERIES = {
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    return backend_or_skip(tmp_path_factory.mktemp("images"))
+    return backend_or_skip(image_cache(tmp_path_factory))
 
 
 @pytest.fixture

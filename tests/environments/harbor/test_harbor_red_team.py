@@ -54,7 +54,7 @@ ATTACKS = {
         git init -q . && for hook in pre-commit post-checkout; do shim .git/hooks/$hook; done
         git config core.fsmonitor /app/.git/hooks/pre-commit""",
     "a full disk": "cat /dev/zero > /app/full 2> /dev/null; cat /dev/zero > /tmp/full 2> /dev/null",
-    "many processes": "for i in $(seq 1000); do sleep 100 & done 2> /dev/null; echo started",
+    "many processes": "python3 -c 'import os, time; [os.fork() or time.sleep(1000) for _ in range(1000)]'",
     "everything killed": "kill -9 -1",
     "no end of output": "yes 'reward 1' | head -c 50000000",
     "what the validator plants": FORGERY,

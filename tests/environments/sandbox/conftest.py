@@ -7,7 +7,7 @@ import pytest
 from environments.sandbox.choose import open_backend
 from environments.sandbox.interface import Limits
 from tests.environments.sandbox.docker_engine import docker_engine  # noqa: F401 - a fixture
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 
 FROM = "FROM python:3.11-slim-bookworm\n"
 SMALL = Limits(memory_mb=256, cpus=1.0, processes=64, disk_mb=32)
@@ -22,7 +22,7 @@ def has_quotas(backend) -> bool:
 
 @pytest.fixture(scope="session")
 def bubblewrap(tmp_path_factory):
-    return backend_or_skip(tmp_path_factory.mktemp("sandbox"))
+    return backend_or_skip(image_cache(tmp_path_factory))
 
 
 @pytest.fixture(scope="session")

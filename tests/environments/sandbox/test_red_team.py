@@ -169,16 +169,17 @@ def test_inside_the_own_loopback_works(inside, host):
 
 
 def test_a_fork_bomb_stays_inside(inside, host):
+    bomb = f"f() {{ sleep {host.seconds} & f | f & }}; for i in {{1..50}}; do f; done"
+    program = f"import subprocess, time; subprocess.Popen(['bash', '-c', '{bomb}']); time.sleep(2)"
+
     async def act(sandbox):
-        bomb = await sandbox.run(
-            f"f() {{ sleep {host.seconds} & f | f & }}; for i in $(seq 50); do f; done; sleep 5", seconds=10
-        )
+        await sandbox.run(f'python3 -c "{program}"', seconds=900)
         alive = len(host.processes())
         await sandbox.end_processes()
-        return bomb, alive, await sandbox.run("echo calm")
+        return alive, await sandbox.run("echo calm")
 
-    _, alive, after = inside(act)
-    assert alive <= SMALL.processes + 8
+    alive, after = inside(act)
+    assert 0 < alive <= SMALL.processes + 8
     assert (after.returncode, after.output) == (0, "calm\n")
 
 
@@ -186,9 +187,9 @@ HOGS = {
     "one process": "python3 -c 'x = bytearray(1_500_000_000); print(\"GAINED\")'",
     "many processes": (  # those that live once each has its memory or has ended
         "hold='import sys, time; x = bytearray(80_000_000); open(sys.argv[1], \"w\"); time.sleep(1000)'; "
-        "for i in {1..20}; do python3 -c \"$hold\" /tmp/holds$i & all[i]=$!; done; "
-        "for i in {1..20}; do until [ -e /tmp/holds$i ] || ! kill -0 ${all[i]}; do sleep 0.1; done; done; "
-        "for i in {1..20}; do kill -0 ${all[i]} && echo held; done; kill -9 ${all[@]}"
+        "for i in {1..8}; do python3 -c \"$hold\" /tmp/holds$i & all[i]=$!; done; "
+        "for i in {1..8}; do until [ -e /tmp/holds$i ] || ! kill -0 ${all[i]}; do sleep 0.1; done; done; "
+        "for i in {1..8}; do kill -0 ${all[i]} && echo held; done; kill -9 ${all[@]}"
     ),
     "memory without a name": (
         "python3 -c 'import os; f = os.memfd_create(\"x\")\n"
@@ -319,14 +320,16 @@ def test_links_lead_nowhere(inside, host, tmp_path):
     assert sorted(os.listdir(outside)) == ["secret"]
 
 
-def test_links_that_change_under_way_lead_nowhere(inside, host):
+def test_links_that_change_under_way_lead_nowhere(backend, inside, host):
+    times = 100 if backend.name == "bubblewrap" else 25  # Docker resolves paths itself, and is slow at it
+
     async def act(sandbox):
         await sandbox.run(
             "mkdir -p /race/real; (while :; do mv /race/real /race/old; "
             f"ln -s {host.secret.parent} /race/real; rm /race/real; "
             "mv /race/old /race/real; done) >/dev/null 2>&1 &"
         )
-        for _ in range(100):
+        for _ in range(times):
             try:
                 await sandbox.write("/race/real/secret", b"planted")
                 assert await sandbox.read("/race/real/secret") != host.word.encode()
@@ -397,12 +400,23 @@ def test_the_event_loop_goes_on_while_a_sandbox_misbehaves(backend, build, host)
 
     async def act():
         async with await backend.start(image, SMALL) as bad, await backend.start(image, SMALL) as good:
-            attack = asyncio.create_task(bad.run(":(){ :|:& };: ; yes", seconds=5))
+            attack = asyncio.create_task(bad.run("touch /begun; :(){ :|:& };: ; yes", seconds=900))
+            await _appears(bad, "/begun")
             for _ in range(5):
                 assert (await good.run("echo fine")).output == "fine\n"
-            await attack
+            await bad.end_processes()
+            assert (await attack).returncode == 137
 
     asyncio.run(act())
+
+
+async def _appears(sandbox, path: str) -> None:
+    while True:
+        try:
+            await sandbox.read(path)
+            return
+        except FileNotFoundError:
+            await asyncio.sleep(0.02)
 
 
 def test_threads_of_this_process_keep_their_rights(backend, build, inside, host, tmp_path):

@@ -13,7 +13,7 @@ from environments.search.environment import Search
 from environments.search.episode import PAGE, RESULTS, show_matches, show_page
 from environments.search.python_sandbox import python_sandboxes
 from pipeline.errors import UserError
-from tests.sandboxes import backend_or_skip
+from tests.sandboxes import backend_or_skip, image_cache
 
 FAMILIES = (*Search.families, *Search.evaluation_only)
 
@@ -215,7 +215,7 @@ def test_the_mistake_costs_nothing(search):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    return tmp_path_factory.mktemp("images")
+    return image_cache(tmp_path_factory)
 
 
 def backend(images):
