@@ -11,6 +11,7 @@ MEAN = "reward/mean"
 ENDS = 0.2  # of a family's steps: what "first" and "last" are means of
 COLOURS = 6  # that curves of a chart have
 MOST_FACTS = 60
+DIFFICULTY = {"mean_rate", "never", "always", "unjudged", "kept"}  # counts of tasks before training
 OWN = (
     ("part/", "Parts of the reward", "mean of a step"),
     ("failed/", "Parts that could not be judged", "share"),
@@ -120,13 +121,13 @@ def _families(stage: StageFacts) -> list[dict[str, Any]]:
 
 
 def _difficulty(facts: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """``difficulty/<environment>/<family>/<count>`` of a record, by family."""
+    """``difficulty/<environment>/<family>/<count>`` of a record, by family; families with all counts."""
     found: dict[str, dict[str, float]] = {}
     for key, value in facts.items():
         if key.startswith("difficulty/"):
             family, _, count = key.removeprefix("difficulty/").rpartition("/")
             found.setdefault(family, {})[count] = value
-    return found
+    return {family: counts for family, counts in found.items() if counts.keys() >= DIFFICULTY}
 
 
 def _counts(curves: dict[str, Curve]) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _counts(curves: dict[str, Curve]) -> dict[str, Any]:
 def _draw(plot: Plot, known: dict[str, Curve]) -> dict[str, Any]:
     series, legend = [], []
     for colour, (name, label) in enumerate(plot.curves.items(), 1):
-        curve = known.get(name, [])
+        curve = _curve(name, known)
         if not _moves(curve):
             continue
         series.append(Series(label, curve, colour, faint=not plot.steady))
@@ -149,6 +150,14 @@ def _draw(plot: Plot, known: dict[str, Curve]) -> dict[str, Any]:
         legend.append((label, colour))
     svg = line_chart(series, plot.unit, plot.log)
     return {"label": plot.label, "svg": svg, "legend": legend if len(legend) > 1 else []}
+
+
+def _curve(name: str, known: dict[str, Curve]) -> Curve:
+    """A curve; counts, which are logged where there is something to count, with their zeros."""
+    if not name.startswith("rollouts/"):
+        return known.get(name, [])
+    counted = dict(known.get(name, []))
+    return [(step, counted.get(step, 0.0)) for step, _ in known.get("rollout/len_mean", [])]
 
 
 def _zero(plot: Plot, known: dict[str, Curve]) -> Iterable[str]:

@@ -175,7 +175,7 @@
     const [low, high] = [Math.min(...all), Math.max(...all)];
     const by = low === high ? `sampled by version ${low}` : `sampled by versions ${low} to ${high}`;
     if (item.version === null) return by;
-    return `${by}, learnt by version ${item.version} (${plural(item.version - low, "version")} old)`;
+    return `${by}, taken up at version ${item.version} (${plural(item.version - low, "version")} old)`;
   }
 
   function talk(item) {
@@ -214,15 +214,19 @@
       button.dataset.colour = name;
       bar.append(button);
     }
-    const legend = make("div", "small soft", COLOURS[state.colour] + versionLegend(item));
+    const legend = make("div", "small soft", COLOURS[state.colour], ...versionKeys(item));
     const head = make("section", "", make("div", "token-head", make("h3", "", "Tokens"), bar), legend);
     return [head, ...item.segments.map((segment, number) => segmentOf(item, segment, number))];
   }
 
-  function versionLegend(item) {
-    if (state.colour !== "version") return "";
+  function versionKeys(item) {
+    if (state.colour !== "version") return [];
     const all = new Set(item.segments.flatMap((segment) => segment.versions.map(([version]) => version)));
-    return ": " + [...all].sort((a, b) => a - b).join(", ");
+    return [...all].sort((a, b) => a - b).map((version) => {
+      const key = make("span", "sampled key", String(version));
+      paint(key, { version });
+      return key;
+    });
   }
 
   function segmentOf(item, segment, number) {
@@ -233,10 +237,11 @@
     const body = make("div", "tokens");
     body.dataset.segment = number;
     const joins = new Map(segment.turns.map(([join, place]) => [shownPlace(segment, place), join]));
+    const most = scale(item);
     rows(segment).forEach((token, at) => {
       if (joins.has(at)) body.append(joinMark(joins.get(at)));
       if (at === segment.gap) body.append(gapMark(segment));
-      body.append(span(token, at, scale(item)));
+      body.append(span(token, at, most));
     });
     const about = kind === "fork" ? make("div", "small soft", JOINS.fork) : null;
     return make("section", "segment", head, about, body);
@@ -285,7 +290,7 @@
 
   function paint(element, token, most) {
     const [colour, depth] = {
-      probability: ["c2", token.logprob === null ? 1 : Math.min(1, -token.logprob / 5)],
+      probability: ["c2", typeof token.logprob !== "number" ? 1 : Math.min(1, -token.logprob / 5)],
       advantage: [token.advantage > 0 ? "good" : "bad", Math.abs(token.advantage || 0) / most],
       version: ["c" + (1 + (token.version % 6)), 0.6],
       mask: ["accent", 0.45],
