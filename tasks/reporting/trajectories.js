@@ -116,16 +116,9 @@
     for (const row of find("list").querySelectorAll("button")) {
       const current = Number(row.dataset.at) === state.at;
       row.classList.toggle("current", current);
-      if (current) keepInView(row);
+      if (current) row.scrollIntoView({ block: "nearest" });
     }
     find("shown").replaceChildren(title(item), figures(item), talk(item), ...tokens(item));
-  }
-
-  function keepInView(row) {
-    const list = find("list");
-    const above = row.offsetTop - 30 < list.scrollTop;
-    const below = row.offsetTop + row.offsetHeight > list.scrollTop + list.clientHeight;
-    if (above || below) list.scrollTop = row.offsetTop - list.clientHeight / 2;
   }
 
   const address = (item) => [item.stage, item.step + 1, item.id].map(encodeURIComponent).join("/");
