@@ -169,13 +169,16 @@ def test_inside_the_own_loopback_works(inside, host):
 
 
 def test_a_fork_bomb_stays_inside(inside, host):
-    bomb = f"f() {{ sleep {host.seconds} & f | f & }}; for i in {{1..50}}; do f; done"
-    program = f"import subprocess, time; subprocess.Popen(['bash', '-c', '{bomb}']); time.sleep(2)"
+    bomb = f"f() {{ sleep {host.seconds} & f | f & }}; for i in {{1..50}}; do f; done; sleep 1000"
 
     async def act(sandbox):
-        await sandbox.run(f'python3 -c "{program}"', seconds=900)
+        attack = asyncio.create_task(sandbox.run(bomb, seconds=900))
+        while not host.processes():
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2)
         alive = len(host.processes())
         await sandbox.end_processes()
+        await attack
         return alive, await sandbox.run("echo calm")
 
     alive, after = inside(act)
@@ -405,7 +408,7 @@ def test_the_event_loop_goes_on_while_a_sandbox_misbehaves(backend, build, host)
             for _ in range(5):
                 assert (await good.run("echo fine")).output == "fine\n"
             await bad.end_processes()
-            assert (await attack).returncode == 137
+            await attack
 
     asyncio.run(act())
 
