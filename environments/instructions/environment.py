@@ -76,7 +76,7 @@ def _avoid(rng: random.Random) -> Draft:
 
 def _items(rng: random.Random) -> Draft:
     """A list of so many words."""
-    number = rng.randint(2, 6)
+    number = rng.randint(2, 5)
     words = rng.sample(TOPICS, number)
     return _draft(
         f"{rng.choice(LEADS)} {words[0]}", f"list of {number}", [one("items", number)], ", ".join(words)
@@ -84,7 +84,7 @@ def _items(rng: random.Random) -> Draft:
 
 
 def _json(rng: random.Random) -> Draft:
-    keys = rng.sample(FIELDS, rng.randint(1, 3))
+    keys = rng.sample(FIELDS, rng.randint(1, 2))
     text = json.dumps({key: rng.choice(QUALITIES) for key in keys})
     asked = f"json with {' and '.join(keys)}"
     return _draft(f"{rng.choice(LEADS)} {rng.choice(TOPICS)}", asked, [one("keys", keys)], text)

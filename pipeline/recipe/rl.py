@@ -127,7 +127,7 @@ class RewardModel(Section):
     heldout: float = Field(0.2, gt=0, lt=1)  # share of either, to measure on
     epochs: float = Field(2.0, gt=0)
     pairs_per_step: int = Field(16, gt=0)
-    micro_batch: int = Field(16, gt=0)  # pairs of a forward pass
+    micro_batch: int = Field(4, gt=0)  # pairs of a forward pass
     lr: float = Field(gt=0)  # of AdamW
     anchor_tokens: int = Field(24, gt=0)  # of an anchor's beginning, and again of its continuation
 

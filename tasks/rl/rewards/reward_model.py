@@ -114,15 +114,20 @@ def _step(
 ) -> float:
     optimizer.zero_grad(set_to_none=True)
     total = 0.0
-    for first in range(0, len(pairs), at_once):
-        part = pairs[first : first + at_once]
-        margin = _scores(model, part)
-        loss = -functional.logsigmoid(margin[0] - margin[1]).sum() / len(pairs)
+    for part in _parts(pairs, at_once):
+        chosen, rejected = _scores(model, part)
+        loss = -functional.logsigmoid(chosen - rejected).sum() / len(pairs)
         loss.backward()
         total += loss.item()
     nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], 1.0)
     optimizer.step()
     return total
+
+
+def _parts(pairs: Sequence[Pair], at_once: int) -> list[Sequence[Pair]]:
+    """Those of about a length together, as the shorter ones are padded."""
+    ordered = sorted(pairs, key=lambda pair: max(len(pair.chosen), len(pair.rejected)))
+    return [ordered[first : first + at_once] for first in range(0, len(ordered), at_once)]
 
 
 def _scores(model: RewardModel, pairs: Sequence[Pair]) -> torch.Tensor:
@@ -133,11 +138,11 @@ def _scores(model: RewardModel, pairs: Sequence[Pair]) -> torch.Tensor:
 @torch.no_grad()
 def measure(model: RewardModel, pairs: Sequence[Pair], at_once: int) -> dict[str, float]:
     """Share of pairs whose chosen chat scores higher (a tie counts half), and the middle between both."""
-    parts = [_scores(model, pairs[first : first + at_once]) for first in range(0, len(pairs), at_once)]
-    scores = torch.cat(parts, dim=1)
+    parts = _parts(pairs, at_once)
+    scores = torch.cat([_scores(model, part) for part in parts], dim=1)
     right = ((scores[0] > scores[1]) + 0.5 * (scores[0] == scores[1])).tolist()
     by_kind: dict[str, list[float]] = {}
-    for pair, value in zip(pairs, right, strict=True):
+    for pair, value in zip([pair for part in parts for pair in part], right, strict=True):
         by_kind.setdefault(pair.kind, []).append(value)
     shares = {f"accuracy/{kind}": sum(found) / len(found) for kind, found in sorted(by_kind.items())}
     return {

@@ -1,4 +1,4 @@
-"""The stage with real engines and worker, a reward model that it trains, and a judge that fails now and then."""
+"""The stage with a real engine and worker, a reward model that it trains, a judge that fails now and then."""
 
 import json
 import os

@@ -112,15 +112,17 @@ def test_anchors_set_people_against_the_policy(checkpoint, tokenizer):
     assert anchors(model, tokenizer, ["too short"], 6, 6, seed=2) == []
 
 
-SETTINGS = Settings(pairs=1, epochs=5, pairs_per_step=16, micro_batch=8, lr=0.01)
+SETTINGS = Settings(pairs=1, epochs=3, pairs_per_step=8, micro_batch=4, lr=0.02)
+LEARNT_FROM = ("instructions/avoid", "instructions/items", "instructions/use", "safety/answer")
 
 
 @pytest.fixture(scope="module")
-def learnt(checkpoint, pairs, tmp_path_factory):
-    """A folder with a reward model, its figures and its held-out pairs."""
+def learnt(checkpoint, tokenizer, tmp_path_factory):
+    """A folder with a reward model, its figures, pairs to learn from and held-out ones, what was told."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("reward") / "model"
-    train, held = split(pairs, 0.25, seed=3)
+    pairs = PairMaker(tokenizer, CATALOG, 1024).pairs(tasks_of(*LEARNT_FROM, count=40), 110, seed=1)
+    train, held = split(pairs, 0.3, seed=3)
     told = []
     figures = train_reward_model(
         load_folder(checkpoint), train, held, SETTINGS, folder, 7, lambda *step: told.append(step)
@@ -130,10 +132,11 @@ def learnt(checkpoint, pairs, tmp_path_factory):
 
 def test_it_learns_to_tell_held_out_pairs_apart(learnt):
     folder, figures, train, held, told = learnt
-    steps = round(5 * len(train) / 16)
+    steps = round(3 * len(train) / 8)
     assert [step for step, *_ in told] == list(range(1, steps + 1))
     assert told[0][2] == pytest.approx(0.6931, abs=1e-3)  # nothing known: log 2
-    assert figures["accuracy"] > 0.7 and figures["pairs"] == len(held)
+    # Random weights, a few steps: what can be seen in single tokens is told apart.
+    assert figures["accuracy/mixed"] > 0.85 and figures["accuracy"] > 0.6 and figures["pairs"] == len(held)
     kinds = [value for name, value in figures.items() if name.startswith("accuracy/")]
     assert len(kinds) == len(KINDS)
     model = RewardModel.load(folder, torch.device("cpu"))
@@ -175,7 +178,7 @@ def test_a_killed_training_ends_as_if_nothing_had_been(checkpoint, learnt, tmp_p
 
 def test_chats_that_wait_are_read_together(learnt, monkeypatch):
     folder, *_, held, _ = learnt
-    chats = [pair.rejected for pair in held] * 6
+    chats = [pair.rejected for pair in held] * 3
     passes = []
     rewards = RewardModel.rewards
     monkeypatch.setattr(
