@@ -94,7 +94,7 @@ async def work(config: WorkerConfig) -> None:
         client = partial(EngineClient, http=http, experts=config.record_experts)
         watch = Watch(config.scratch / ENGINES, gateway, client)
         beside = [
-            asyncio.create_task(_tell(config.scratch / FIGURES, orchestrator, gateway)),
+            asyncio.create_task(_keep_telling(config.scratch / FIGURES, orchestrator, gateway)),
             asyncio.create_task(watch.listen()),
         ]
         try:
@@ -102,6 +102,7 @@ async def work(config: WorkerConfig) -> None:
         finally:
             for task in beside:
                 task.cancel()
+            _tell(config.scratch / FIGURES, orchestrator, gateway)
 
 
 def read_control(scratch: Path) -> Control:
@@ -142,14 +143,18 @@ def _service(
     return Service(config.name, config.weight, pairs, play, config.at_once)
 
 
-async def _tell(path: Path, orchestrator: Orchestrator, gateway: Gateway) -> None:
+async def _keep_telling(path: Path, orchestrator: Orchestrator, gateway: Gateway) -> None:
     while True:
-        figures = {
-            "time": time.time(), "sessions": gateway.sessions, "engines": gateway.router.load(),
-            "services": orchestrator.figures(),
-        }  # fmt: skip
-        write_whole(path, json.dumps(figures))
+        _tell(path, orchestrator, gateway)
         await asyncio.sleep(SECONDS_BETWEEN_FIGURES)
+
+
+def _tell(path: Path, orchestrator: Orchestrator, gateway: Gateway) -> None:
+    figures = {
+        "time": time.time(), "sessions": gateway.sessions, "engines": gateway.router.load(),
+        "tokens": dict(gateway.counts), "services": orchestrator.figures(),
+    }  # fmt: skip
+    write_whole(path, json.dumps(figures))
 
 
 async def _work_until_told(config: WorkerConfig) -> None:

@@ -42,6 +42,7 @@ class Answer:
     versions: list[int]
     finish: str  # "stop" or "length"
     experts: np.ndarray | None = None  # int16 (tokens read, MoE layers, K)
+    reused: int = 0  # tokens of the prompt that came from the engine's prefix cache
 
 
 class EngineClient:
@@ -62,7 +63,8 @@ class EngineClient:
             "return_routed_experts": self._experts,
         }  # fmt: skip
         answer = await self._post("/v1/completions", body, SECONDS_TO_ANSWER)
-        return [_answer(choice) for choice in answer["choices"]]
+        reused = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return [_answer(choice, reused) for choice in answer["choices"]]
 
     async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities of every token of each row but its first. Raises as ``sample``."""
@@ -153,7 +155,7 @@ def _limit(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds)
 
 
-def _answer(choice: dict[str, Any]) -> Answer:
+def _answer(choice: dict[str, Any], reused: int) -> Answer:
     packed = choice.get("routed_experts")
     experts = None
     if packed is not None:
@@ -161,5 +163,5 @@ def _answer(choice: dict[str, Any]) -> Answer:
         experts = flat.reshape(packed["shape"])
     return Answer(
         choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["weight_versions"],
-        choice["finish_reason"], experts,
+        choice["finish_reason"], experts, reused,
     )  # fmt: skip

@@ -45,5 +45,5 @@ def _answer(completion: Completion) -> Answer:
     tokens = completion.tokens
     return Answer(
         completion.ids, [token.logprob for token in tokens], [token.version for token in tokens],
-        completion.finish, completion.experts,
+        completion.finish, completion.experts, completion.cached_tokens,
     )  # fmt: skip

@@ -46,6 +46,7 @@ from tasks.rl.router import NoEngine
 SECONDS_WITHOUT_ENGINE = 120.0  # until an agent is told; the trainer starts engines again meanwhile
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_TO_CLOSE = 1
+SECONDS_KEPT = 60  # of an idle connection: an agent's commands take their time
 LIMITS = Limits()
 
 
@@ -74,6 +75,7 @@ class Facade:
         config = uvicorn.Config(
             self._app(), http=guarded_protocol(limits), ws="none", lifespan="off", log_config=None,
             limit_concurrency=limits.connections, timeout_graceful_shutdown=SECONDS_TO_CLOSE,
+            timeout_keep_alive=SECONDS_KEPT,
         )  # fmt: skip
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve([listening]))

@@ -11,6 +11,7 @@ so the next engine reads them and samples the same turn with the same seed.
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -57,6 +58,7 @@ class Gateway:
     ):
         """``clients`` by the names that the router knows; ``on_death`` hears of an engine and why."""
         self.tokenizer, self.router, self.clients, self.sampling = tokenizer, router, clients, sampling
+        self.counts: Counter = Counter()  # tokens: of prompts, of those from a prefix cache, sampled
         self._on_death = on_death
         self._open: dict[str, _Open] = {}
         self._calls: dict[str, set[asyncio.Future]] = {}  # under way, by engine
@@ -112,6 +114,7 @@ class Gateway:
             found.session.abandon(prompt)
             found.calls -= found.calls == number + 1  # asked again it draws the same
             raise
+        self.counts.update(prompt=len(prompt.ids), reused=answer.reused, sampled=len(answer.ids))
         parsed = parse(self.tokenizer, answer.ids, tools, thinking.enabled)
         found.session.finish(
             prompt, answer.ids, answer.logprobs, answer.versions, parsed.message, answer.experts

@@ -1,6 +1,5 @@
 """A small checkpoint with random weights, and engines that serve it in processes of their own."""
 
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 ROOT = Path(__file__).parents[3]
 sys.path += [str(ROOT / "tests/model/chat"), str(ROOT / "tests/model/inference")]
 
+from saying_model import CONTEXT, SHAPE, SHARP, one_that_says  # noqa: E402
 from small_tokenizer import train_tokenizer  # noqa: E402
 
 from model.chat.files import save_chat_files  # noqa: E402
@@ -20,14 +20,7 @@ from model.hub import load_folder, save_folder  # noqa: E402
 from model.transformer import Transformer  # noqa: E402
 from tasks.rl.engines.pool import EnginePool  # noqa: E402
 
-CONTEXT = 256
 BUCKET = 16_384  # bytes: a handful of buckets hold the weights
-SHARPNESS = 14.0  # of the guesser's logits
-SHAPE = dict(
-    hidden_size=32, num_layers=2, ffn_size=64, num_heads=2, q_latent=16, kv_latent=16, qk_nope_dim=8,
-    qk_rope_dim=8, v_dim=8, num_experts=4, expert_ffn_size=16, index_heads=2, index_dim=16, index_top_k=32,
-    mtp_steps=0, max_positions=CONTEXT,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -64,36 +57,8 @@ def shell_user(tmp_path_factory) -> Path:
             ["</think>", "fin", "<|user|>"],
         ],
         context=1024,
-        sharpness=30.0,
+        sharpness=SHARP,
     )
-
-
-def one_that_says(
-    folder: Path, turns: list[list[str]], context: int = CONTEXT, sharpness: float = SHARPNESS
-) -> Path:
-    """A checkpoint whose next token follows from the present one along the turns, which are names of special
-    tokens and words; where turns part, each way is as likely.
-    """
-    train_tokenizer(folder, tags_are_special=False)
-    tokenizer = Tokenizer.load(folder)
-    names = tokenizer.ids_by_name
-    shape = {**SHAPE, "vocab_size": tokenizer.vocab_size, "max_positions": context}
-    config = preset("tiny").model_copy(update=shape)
-    model = Transformer(config, seed=4, indexer=True)
-    with torch.no_grad():
-        noise = torch.randn(model.embed.weight.shape, generator=torch.Generator().manual_seed(1))
-        embedding = torch.nn.functional.normalize(noise, dim=-1)
-        model.embed.weight.copy_(embedding * config.hidden_size**0.5)
-        model.head.weight.zero_()
-        for turn in turns:
-            ids = [[names[part]] if part in names else tokenizer.encode(part) for part in turn]
-            chain = [token for part in ids for token in part]
-            assert len(set(chain)) == len(chain), "a token stands twice, so its successor is not unique"
-            for token, following in itertools.pairwise(chain):
-                model.head.weight[following] += sharpness / config.hidden_size**0.5 * embedding[token]
-    save_folder(model, folder)
-    save_chat_files(folder, context)
-    return folder
 
 
 @pytest.fixture(scope="session")

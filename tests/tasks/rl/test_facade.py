@@ -22,9 +22,10 @@ from tasks.rl.gateway.gateway import Gateway, UnknownSession
 from tasks.rl.gateway.program import roll_out_program
 from tasks.rl.rollout import Assignment, Limits
 from tasks.rl.router import Router
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 from bash_agent import TOOL  # isort: skip
+from saying_model import SHARP, one_that_says  # isort: skip
 
 openai = pytest.importorskip("openai")
 HERE = Path(__file__).parent
@@ -90,12 +91,13 @@ async def speak(address: str, turns: int) -> list:
     return answers
 
 
-async def speak_inside(gateway: Gateway, name: str, seed: int, turns: int):
+async def speak_inside(gateway: Gateway, name: str, seed: int, turns: int, tools=(TOOL,)):
     """The same dialogue without HTTP."""
+    tools = tools and list(tools)
     gateway.open(name, seed)
     messages = list(ASKED)
     for turn in range(turns):
-        message = (await gateway.chat(name, messages, [TOOL], OFF)).message
+        message = (await gateway.chat(name, messages, tools, OFF)).message
         replies = [{"role": "tool", "content": f"result {turn}"} for _ in message.get("tool_calls", ())]
         messages += [message, *(replies or [{"role": "user", "content": f"and {turn}"}])]
     return gateway.close(name)
@@ -208,35 +210,37 @@ def test_dead_engines_are_waited_for(shell_user, monkeypatch):
     with_facade(shell_user, run)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code", "words"),
-    [
-        (b"{", 400, "invalid_json", "is not JSON"),
-        (b'{"messages": []}', 422, None, "messages: "),
-        (b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', 422, None, "messages"),
-        (b'{"messages": [{"role": "user", "content": "a"}], "n": 2}', 422, None, "n is not supported"),
-        (b'{"messages": [{"role": "user", "content": "a"}], "stop": "b"}', 422, None, "stop is not"),
-        (b'{"messages": [{"role": "user", "content": "a"}], "logprobs": true}', 422, None, "logprobs is not"),
-        (b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"x y " * 1500), 400,
-         "context_length_exceeded", "fill the model's context"),
-        (b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"x" * 9000), 413, None, "larger than 8000"),
-    ],
-    ids=["json", "empty", "image", "n", "stop", "logprobs", "context", "size"],
-)  # fmt: skip
-def test_what_cannot_be_answered_is_one_clear_error(shell_user, body, status, code, words):
+ONE = b'{"messages": [{"role": "user", "content": %s}]%s}'
+REFUSED = [
+    (b"{", 400, "invalid_json", "is not JSON"),
+    (b'{"messages": []}', 422, None, "messages: "),
+    (ONE % (b'[{"type": "image_url"}]', b""), 422, None, "messages"),
+    (ONE % (b'"a"', b', "n": 2'), 422, None, "n is not supported"),
+    (ONE % (b'"a"', b', "stop": "b"'), 422, None, "stop is not supported"),
+    (ONE % (b'"a"', b', "logprobs": true'), 422, None, "logprobs is not supported"),
+    (ONE % (b'"%s"' % (b"x y " * 1500), b""), 400, "context_length_exceeded", "fill the model's context"),
+    (ONE % (b'"%s"' % (b"x" * 9000), b""), 413, None, "larger than 8000"),
+]
+
+
+def test_what_cannot_be_answered_is_one_clear_error(shell_user):
     async def run(facade, gateway):
         address = facade.open("r", 1, OFF, turns=5)
-        async with httpx.AsyncClient() as http:
-            answer = await http.post(f"{address}/chat/completions", content=body)
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            for body, status, code, words in REFUSED:
+                answer = await http.post(f"{address}/chat/completions", content=body)
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (status, code), (words, error)
+                assert words in error["message"]
             good = await http.post(f"{address}/chat/completions", json={"messages": ASKED})
-        error = answer.json()["error"]
-        assert (answer.status_code, error["code"]) == (status, code) and words in error["message"]
-        assert good.status_code == 200, "it does no harm to the session"
+        assert good.status_code == 200, "the session is as it was"
+        session = facade.close("r")[1]
+        assert_same(session, await speak_inside(gateway, "r", 1, 1, tools=None))
 
     with_facade(shell_user, run, ServerLimits(body_bytes=8000))
 
 
-def test_sessions_end(shell_user, checkpoint):
+def test_sessions_end(shell_user):
     async def run(facade, gateway):
         address = facade.open("r", 1, OFF, turns=2)
         async with httpx.AsyncClient() as http:
@@ -257,16 +261,20 @@ def test_sessions_end(shell_user, checkpoint):
 
     with_facade(shell_user, run)
 
-    async def babble(facade, gateway):
-        """A model that has learnt nothing keeps to no format."""
-        address = facade.open("r", 1, MODES["interleaved"], turns=9)
+
+def test_a_turn_that_is_not_in_the_chat_format_is_the_last(tmp_path):
+    folder = one_that_says(
+        tmp_path, [["</think>", "</arg_value>", "<|user|>"]], context=1024, sharpness=SHARP
+    )
+
+    async def run(facade, gateway):
+        address = facade.open("r", 1, OFF, turns=9)
         with pytest.raises(openai.UnprocessableEntityError, match="not in the chat format") as refused:
-            for _ in range(9):
-                await speak(address, 1)
+            await speak(address, 2)
         assert refused.value.code == "session_ended"
         assert facade.close("r")[0].fault
 
-    with_facade(checkpoint, babble)
+    with_facade(folder, run)
 
 
 def assignment(seed: int) -> Assignment:
@@ -289,6 +297,7 @@ def test_a_bash_loop_in_a_process_of_its_own(shell_user, tmp_path, monkeypatch):
         return found, gateway.tokenizer
 
     found, tokenizer = with_facade(shell_user, run)
+    assert any(trajectory.reward for trajectory in found)
     for trajectory in found:
         [segment] = trajectory.segments
         calls = segment.ids.count(tokenizer.ids_by_name["<tool_call>"]) - 1  # one shows the format
@@ -300,33 +309,39 @@ def test_a_bash_loop_in_a_process_of_its_own(shell_user, tmp_path, monkeypatch):
         assert trajectory.tokens == sum(segment.sampled) > 0
 
 
-@pytest.mark.parametrize(
-    ("program", "reward", "words"),
-    [
-        ("print('{\"reward\": 0.25, \"reason\": \"a quarter\"}')", 0.25, "a quarter"),
-        ("print('{\"reward\": null, \"reason\": \"no judge\"}')", None, "no judge"),
-        ("import sys; sys.exit('it broke')", None, "ended with status 1: it broke"),
-        ("print('{\"reward\": NaN}')", None, "gave nan for a reward"),
-        ("print('{\"reward\": true}')", None, "gave True for a reward"),
-        ("print('good bye')", None, "ended with 'good bye' instead of a reward"),
-        ("pass", None, "ended with '' instead"),
-        ("import os, subprocess; subprocess.Popen(['sleep', '1000'], env={'MARK': os.environ['MARK']});"
-         "import time; time.sleep(1000)", None, "no verdict in 2 s"),
-    ],
-    ids=["reward", "null", "status", "nan", "true", "text", "nothing", "hangs"],
-)  # fmt: skip
-def test_what_programs_end_with(shell_user, tmp_path, monkeypatch, program, reward, words):
-    limits = Limits(seconds=2 if "sleep" in program else 600, attempts=1)
+HANGS = """
+import os, subprocess, time
+subprocess.Popen(["sleep", "1000"], env={"MARK": os.environ["MARK"]})
+time.sleep(1000)
+"""
+PROGRAMS = [
+    ('print(\'{"reward": 0.25, "reason": "a quarter"}\')', 0.25, "a quarter"),
+    ('print(\'{"reward": null, "reason": "no judge"}\')', None, "no judge"),
+    ("import sys; sys.exit('it broke')", None, "ended with status 1: it broke"),
+    ("print('{\"reward\": NaN}')", None, "gave nan for a reward"),
+    ("print('{\"reward\": true}')", None, "gave True for a reward"),
+    ("print('good bye')", None, "ended with 'good bye' instead of a reward"),
+    ("pass", None, "ended with '' instead of a reward"),
+    (HANGS, None, "no verdict in 2 s"),
+]
+
+
+def test_what_programs_end_with(shell_user, tmp_path, monkeypatch):
     monkeypatch.setenv("MARK", str(tmp_path))
-    command = [sys.executable, "-I", "-S", "-c", program]
 
     async def run(facade, gateway):
-        return await roll_out_program(assignment(1), command, facade, limits)
+        for program, reward, words in PROGRAMS:
+            limits = Limits(seconds=2 if program == HANGS else PATIENCE, attempts=1)
+            command = [sys.executable, "-I", "-S", "-c", program]
+            trajectory = await roll_out_program(assignment(1), command, facade, limits)
+            assert trajectory.reward == reward and words in trajectory.reason
+            assert trajectory.extra == ({} if reward is not None else {"attempts": 1})
 
-    trajectory = with_facade(shell_user, run)
-    assert trajectory.reward == reward and words in trajectory.reason
-    assert trajectory.extra == ({} if reward is not None else {"attempts": 1})
-    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, tmp_path)]
+    with_facade(shell_user, run)
+    wait_until(
+        lambda: not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, tmp_path)],
+        "the end of all that programs started",
+    )
 
 
 def marked(path: Path, mark: Path) -> bool:

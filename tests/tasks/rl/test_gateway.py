@@ -52,6 +52,7 @@ def test_sessions_record_what_the_engines_sampled(pool, tokenizer, checkpoint):
     async def run(gateway):
         found = await asyncio.gather(*(dialogue(gateway, f"r{n}", n) for n in range(6)))
         assert gateway.sessions == 0 and sum(gateway.router.load().values()) == 0
+        assert 0 < gateway.counts["reused"] < gateway.counts["prompt"]
         return found
 
     sessions, _ = with_gateway(pool, tokenizer, run)
@@ -145,6 +146,7 @@ def test_bad_requests(pool, tokenizer):
         with pytest.raises(ContextFull):
             await gateway.chat("r", long, None, MODES["off"])
         reply = await gateway.chat("r", ASKED, None, MODES["off"])
+        assert reply.prompt_tokens == gateway.counts["prompt"] and reply.tokens == gateway.counts["sampled"]
         opening = render(tokenizer, ASKED, None, "off", True).ids
         (segment,) = gateway.close("r").segments
         assert segment.ids[: len(opening)] == opening and sum(segment.sampled) == reply.tokens
