@@ -8,6 +8,7 @@ Use::
             supply.look_after()
 """
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -22,9 +23,10 @@ from tasks.rl.engines.pool import EnginePool
 from tasks.rl.engines.process import Child
 from tasks.rl.group import Group, Spool
 from tasks.rl.orchestrator import Control, Window
-from tasks.rl.worker import SPOOL, ServiceConfig, WorkerConfig, write_control
+from tasks.rl.worker import FIGURES, SPOOL, ServiceConfig, WorkerConfig, write_control
 
 MOST_WORKER_STARTS = 5
+LOGGED = ("share", "failed", "rollouts_running", "rollouts_per_min", "seconds_mean", "tokens_per_s")
 
 
 class Supply:
@@ -102,11 +104,21 @@ class Supply:
         size, ahead = rollouts.prompts_per_step, rollouts.ahead
         oldest = rollouts.max_staleness * self._section.push_every_steps if ahead else 0
         there = [index for index in self._spool.indices() if index not in done]
-        must = [index for index in range((step + 1 + ahead - oldest) * size) if index not in done]
-        chosen = [*must, *(index for index in there if index not in must)][:size]
-        if len(chosen) < size or not set(must) <= set(there):
+        must = {index for index in range((step + 1 + ahead - oldest) * size) if index not in done}
+        chosen = [*sorted(must), *(index for index in there if index not in must)][:size]
+        if len(chosen) < size or not must <= set(there):
             return None
         return [self._spool.get(index) for index in chosen]
+
+    def figures(self) -> dict[str, float]:
+        """Of each service what the worker tells, to be logged: ``service/<name>/share`` and others."""
+        path = self._scratch / FIGURES
+        services = json.loads(path.read_text())["services"] if path.exists() else {}
+        values = {}
+        for name, found in services.items():
+            values |= {f"service/{name}/{key}": found.get(key, 0) for key in LOGGED}
+            values[f"service/{name}/given_up"] = len(found["given_up"])
+        return values
 
     def look_after(self) -> None:
         """Start again what has died. Raises ``UserError`` for what keeps dying."""

@@ -120,6 +120,7 @@ class _Run:
         values |= {
             "perf/rollout_s": gathered - started, "perf/select_s": selected - gathered,
             "perf/update_s": updated - selected, "perf/push_s": time.perf_counter() - updated,
+            **self.supply.figures(),
         }  # fmt: skip
         self._tell(values)
         if stop.asked or self.step % self.section.save_every_steps == 0 or self.step == self.section.steps:

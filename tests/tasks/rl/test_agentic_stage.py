@@ -75,6 +75,7 @@ def test_a_run(context, guesser):
     rows = [json.loads(line) for line in (made.scratch / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all(row["off_policy/age_max"] <= 1 and "rollouts/stale" not in row for row in rows)
+    assert 0 <= rows[-1]["service/graph/reach/share"] <= 1 and rows[-1]["service/graph/reach/given_up"] == 0
     learnt = [row for row in rows if "train/loss" in row]
     assert learnt and all("off_policy/masked" in row and row["mismatch_kl"] < 0.01 for row in learnt)
     assert 0 < values["reward/mean"] < 1
@@ -97,6 +98,7 @@ def test_a_run(context, guesser):
     assert (made.out / "trajectories.jsonl").read_text()
     figures = json.loads((made.scratch / "rollouts.json").read_text())
     assert figures["sessions"] == 0 and set(figures["engines"]) == {"engine-0"}
+    assert figures["services"]["graph/reach"]["share"] == figures["services"]["graph/reach"]["share_wanted"]
 
 
 @pytest.mark.parametrize(
