@@ -1,11 +1,12 @@
-"""Asynchronous against synchronous agentic RL where tools take their time, and without the importance mask.
+"""Asynchronous against synchronous RL where tools take their time, and what the importance mask is for.
 
     python -m benchmarks.async_rl artifacts/tiny/sft
 
 The same checkpoint learns to use tools whose replies take seconds now and then (``benchmarks.slow_tools``),
 with two engines and as many groups each time: *sync*, rollouts of the present weights alone; *async*,
-rollouts run ahead; *unmasked*, the same with every importance ratio let through. What is learnt is measured
-on held-out tasks whose tools answer at once. Writes ``benchmarks/results/async_rl.json``.
+rollouts run ahead; *unmasked*, the same with every importance ratio let through; *uncorrected*, the same as
+if all rollouts were of the present weights. What is learnt is measured on held-out tasks whose tools answer
+at once. Writes ``benchmarks/results/async_rl.json``.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.slow_tools import LEAST, MOST, SHAPE, SlowTools, seconds
+from benchmarks.slow_tools import LEAST, MOST, SHAPE, seconds
 from data_pipelines.rl_tasks import distinct
-from environments.catalog import environments
+from environments.catalog import environments, find_family
 from evals.statistics import bootstrap_difference, wilson
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
@@ -35,12 +36,13 @@ from pipeline.progress import Progress
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context, git_commit
 from pipeline.tracking import Metrics
-from tasks.rl.catalog import CatalogConfig
+from tasks.rl.catalog import CatalogConfig, open_catalog
 from tasks.rl.difficulty import Pair, solve_rates
 from tasks.rl.group import Group
 from tasks.rl.groups import centred
 from tasks.rl.losses.double_sided import DoubleSided
-from tasks.rl.losses.tokens import SampledTokens
+from tasks.rl.losses.tokens import SampledTokens, Values, mismatch_kl, weighted
+from tasks.rl.objective import PolicyLoss
 from tasks.rl.rollout import Limits
 from tasks.rl.selection import Select, Selection, by_reward
 from tasks.rl.setup import in_modes, services_of
@@ -49,9 +51,21 @@ from tasks.training.setup import load_model
 
 RESULT = Path("benchmarks/results/async_rl.json")
 CPU = torch.device("cpu")
-MASKED = DoubleSided()
-UNMASKED = DoubleSided(math.inf, math.inf)
-VARIANTS = {"sync": (0, MASKED), "async": (1, MASKED), "unmasked": (1, UNMASKED)}  # times ``ahead``
+SLOW = ("benchmarks.slow_tools:SlowTools", "benchmarks.slow_tools:SlowLookup")
+
+
+def uncorrected(current_BT: torch.Tensor, tokens: SampledTokens) -> tuple[torch.Tensor, Values]:
+    """The policy gradient with weight 1 for every token, whatever has become of its probability."""
+    return -weighted(tokens.advantage_BT * current_BT, tokens), {"mismatch_kl": mismatch_kl(tokens)}
+
+
+# Whether rollouts may run ahead, and the loss.
+VARIANTS: dict[str, tuple[int, PolicyLoss]] = {
+    "sync": (0, DoubleSided()),
+    "async": (1, DoubleSided()),
+    "unmasked": (1, DoubleSided(math.inf, math.inf)),
+    "uncorrected": (1, uncorrected),
+}
 
 
 def main() -> None:
@@ -59,13 +73,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--ahead", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--ahead", type=int, default=4)
     parser.add_argument("--staleness", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--rollouts", type=int, default=8)
-    parser.add_argument("--muon", type=float, default=1e-3, help="learning rate; AdamW's is half of it")
-    parser.add_argument("--families", nargs="+", default=["calc", "chain", "calendar"])
+    parser.add_argument("--muon", type=float, default=5e-4, help="learning rate; AdamW's is half of it")
+    parser.add_argument("--families", nargs="+", default=["tools/calc", "lookup/two", "lookup/hop"])
     parser.add_argument("--heldout", type=int, default=80, help="tasks of each family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
@@ -90,8 +104,8 @@ def main() -> None:
         result["speedup"] = found["sync"]["seconds"] / found["async"]["seconds"]
         result["heldout_async_less_sync"] = difference(found["sync"], found["async"])
         print(f"async is {result['speedup']:.2f} times as fast", flush=True)
-    if {"async", "unmasked"} <= set(found):
-        result["heldout_unmasked_less_async"] = difference(found["async"], found["unmasked"])
+    for name in {"unmasked", "uncorrected"} & set(found) if "async" in found else ():
+        result[f"heldout_{name}_less_async"] = difference(found["async"], found[name])
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -107,7 +121,7 @@ def run(name: str, arguments: argparse.Namespace) -> dict:
             RlJob(
                 context, model, arguments.checkpoint, tokenizer.ids_by_name[END_OF_TEXT],
                 services_of(context, tasks_of(context.section, arguments.seed)), Ratios(loss), watched,
-                reset_optimizer=True, catalog=CatalogConfig(more=["benchmarks.slow_tools:SlowTools"]),
+                catalog=CatalogConfig(more=list(SLOW)),
             )
         )  # fmt: skip
         wall = time.perf_counter() - started
@@ -136,7 +150,8 @@ class Watched:
 
     def __call__(self, groups: Sequence[Group], version: int) -> Selection:
         for group in groups:
-            self.groups[group.trajectories[0].family] += 1
+            first = group.trajectories[0]
+            self.groups[f"{first.environment}/{first.family}"] += 1
             self.ages.update(t.staleness(version) for t in group.trajectories if t.tokens)
         selection = self._select(groups, version)
         self.counts.update(selection.counts)
@@ -146,7 +161,7 @@ class Watched:
 class Ratios:
     """A loss that also tells the largest importance ratio of a micro-batch."""
 
-    def __init__(self, loss: DoubleSided):
+    def __init__(self, loss: PolicyLoss):
         self._loss = loss
 
     def __call__(self, current_BT: torch.Tensor, tokens: SampledTokens):
@@ -157,7 +172,7 @@ class Ratios:
 
 def section_of(arguments: argparse.Namespace, ahead: int) -> RlSection:
     return RlSection(
-        steps=arguments.steps, families={f"slow_tools/{family}": 1.0 for family in arguments.families},
+        steps=arguments.steps, families={f"slow_{family}": 1.0 for family in arguments.families},
         modes={"interleaved": 1.0, "preserved": 1.0}, sequence_length=256, micro_batch=4,
         optimizer={"muon_lr": arguments.muon, "adamw_lr": arguments.muon / 2, "weight_decay": 0.0},
         rollouts={
@@ -170,29 +185,31 @@ def section_of(arguments: argparse.Namespace, ahead: int) -> RlSection:
 
 
 def tasks_of(section: RlSection, seed: int) -> dict[str, list[Pair]]:
-    environment = SlowTools()
-    return {
-        name: in_modes(list(distinct(environment, name.split("/")[1], 200, seed)), section.modes, seed)
-        for name in section.families
-    }
+    catalog = open_catalog(CatalogConfig(more=list(SLOW)))
+    pairs = {}
+    for name in section.families:
+        environment, family = find_family(catalog, name)
+        pairs[name] = in_modes(list(distinct(environment, family, 200, seed)), section.modes, seed)
+    return pairs
 
 
 def heldout_rewards(model: Transformer, arguments: argparse.Namespace) -> dict:
     """Sampled as in training, once for each task; with 95 % intervals, and the reward of each."""
-    tools, pairs = environments()["tools"], {}
-    for family in arguments.families:
-        tasks = [tools.make_task(family, seed, heldout=True) for seed in range(arguments.heldout)]
-        pairs[family] = [(task, "interleaved") for task in {task.id: task for task in tasks}.values()]
+    catalog, pairs = environments(), {}
+    for name in arguments.families:
+        environment, family = find_family(catalog, name)
+        tasks = [environment.make_task(family, seed, heldout=True) for seed in range(arguments.heldout)]
+        pairs[name] = [(task, "interleaved") for task in {task.id: task for task in tasks}.values()]
     rewards = solve_rates(
-        model.eval(), Tokenizer.load(arguments.checkpoint), environments(),
+        model.eval(), Tokenizer.load(arguments.checkpoint), catalog,
         [pair for found in pairs.values() for pair in found], samples=1, max_new_tokens=64,
         seed=arguments.seed, limits=Limits(), at_once=256, decode="native",
     )  # fmt: skip
     low, high = wilson(sum(rewards), len(rewards))
     score = {"value": sum(rewards) / len(rewards), "low": low, "high": high, "rewards": rewards}
     left = list(rewards)
-    for family, found in pairs.items():
-        score[family] = sum(left[: len(found)]) / len(found)
+    for name, found in pairs.items():
+        score[name] = sum(left[: len(found)]) / len(found)
         del left[: len(found)]
     return score
 

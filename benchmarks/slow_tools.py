@@ -1,4 +1,4 @@
-"""The tools environment, whose tools take their time: what a call waits for is drawn with a heavy tail.
+"""Tools and look-ups that take their time: what a call waits for is drawn with a heavy tail.
 
 The waits are those of a Pareto distribution, as of services that mostly answer at once and now and then not
 for long, cut at ``MOST``. The nth episode at a task waits for the same times in every run.
@@ -9,6 +9,7 @@ import random
 from collections import Counter
 
 from environments.interface import Message, Step, Task
+from environments.lookup import Lookup, SearchEpisode
 from environments.tools import ToolEpisode, Tools
 
 LEAST, SHAPE, MOST = 0.1, 1.1, 20.0  # seconds, exponent, seconds
@@ -19,7 +20,9 @@ def seconds(rng: random.Random) -> float:
     return min(LEAST * (1 - rng.random()) ** (-1 / SHAPE), MOST)
 
 
-class SlowEpisode(ToolEpisode):
+class _Waits:
+    """Before an episode of the real environment. ``played`` counts the episodes at each task."""
+
     def __init__(self, played: Counter):
         self._played = played
 
@@ -34,11 +37,30 @@ class SlowEpisode(ToolEpisode):
         return await super().step(message)
 
 
+class SlowToolEpisode(_Waits, ToolEpisode):
+    pass
+
+
+class SlowSearchEpisode(_Waits, SearchEpisode):
+    pass
+
+
 class SlowTools(Tools):
     name = "slow_tools"
 
     def __init__(self):
         self._played: Counter = Counter()
 
-    def episode(self) -> SlowEpisode:
-        return SlowEpisode(self._played)
+    def episode(self) -> SlowToolEpisode:
+        return SlowToolEpisode(self._played)
+
+
+class SlowLookup(Lookup):
+    name = "slow_lookup"
+
+    def __init__(self):
+        super().__init__()
+        self._played: Counter = Counter()
+
+    def episode(self) -> SlowSearchEpisode:
+        return SlowSearchEpisode(self._played)

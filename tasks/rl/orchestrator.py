@@ -1,10 +1,10 @@
 """Many rollouts at once, of several services, a group at a time, finished groups into the spool.
 
 A service is a kind of task with its own way to roll out and to reward. Group number n is always the same task
-with the same seeds, drawn from (seed, n) alone, so a worker that was killed goes on where it was: what is in
-the spool or was taken from it is done, the rest is rolled out anew. ``Control`` says up to which number
-groups may begin; that bounds how far rollouts run ahead of the weights (staleness is bounded at admission,
-not by dropping).
+with the same seeds, drawn from (seed, n) alone, or another where that task was given up. So a worker that was
+killed goes on where it was: what is in the spool or was taken from it is done, the rest is rolled out anew.
+``Control`` says up to which number groups may begin; that bounds how far rollouts run ahead of the weights
+(staleness is bounded at admission, not by dropping).
 
 Services have their weights' shares of the numbers, and a run trains on every number once, so what is trained
 keeps these shares however long a kind takes.
