@@ -71,7 +71,7 @@ class Service:
 
     def figures(self) -> dict[str, Any]:
         """Counts since the start, means, speeds, and the tasks whose environment failed."""
-        counts, minutes = self.counts, (time.monotonic() - self._started) / 60
+        counts, minutes = self.counts, max(time.monotonic() - self._started, 1e-3) / 60
         families: Counter = Counter()
         for task, number in self.failed.items():
             families["/".join(task.split("/")[:2])] += number
