@@ -29,11 +29,15 @@ def run(context: Context) -> dict[str, float]:
     families = [name for name, weight in section.families.items() if weight]
     tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families)
     pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
+    weights = section.families
     if section.difficulty_samples:
+        drawn = {name: len(found) for name, found in pairs.items()}
         pairs = graded(context, model, tokenizer, pairs, section.difficulty_samples)
+        # What is nearly all learnt, or not at all, gets as many steps as it has tasks that teach.
+        weights = {name: section.families[name] * len(found) / drawn[name] for name, found in pairs.items()}
     values = train_policy(
         RlJob(
-            context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs),
+            context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs, weights),
             IcePop(section.beta, section.eps_low, section.eps_high), by_reward(section, normalised),
             easier_half_first(section, section.easy_share) if section.difficulty_samples else [],
         )

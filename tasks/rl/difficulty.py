@@ -72,13 +72,10 @@ def solve_rates(
 
 
 def curriculum(pairs: Sequence[Pair], rates: Sequence[float | None]) -> tuple[list[Pair], dict[str, float]]:
-    """The pairs that teach something, the easiest first, and what became of the others.
-
-    Where none is left, all that were judged stay: rates of a few samples are rough.
-    """
+    """The pairs that teach something, the easiest first, and what became of the others."""
     judged = [(pair, rate) for pair, rate in zip(pairs, rates, strict=True) if rate is not None]
     useful = [(pair, rate) for pair, rate in judged if 0 < rate < 1]
-    chosen = sorted(useful or judged, key=lambda item: -item[1])
+    chosen = sorted(useful, key=lambda item: -item[1])
     counts = {
         "never": sum(rate == 0 for _, rate in judged),
         "always": sum(rate == 1 for _, rate in judged),

@@ -39,9 +39,11 @@ def in_modes(tasks: Sequence[Task], modes: ModeWeights, seed: int) -> list[Pair]
 def graded(
     context: Context, model: Transformer, tokenizer: Tokenizer, pairs: dict[str, list[Pair]], samples: int
 ) -> dict[str, list[Pair]]:
-    """Of each family the tasks that teach something, the easiest first; the rates go to the stage's facts.
+    """Of each family the tasks that teach something, the easiest first; a family without any is left out. The
+    rates go to the stage's facts.
 
-    Kept in the scratch folder: a stage that is started again does not measure twice.
+    Kept in the scratch folder: a stage that is started again does not measure twice. Raises ``UserError``
+    where no task of any family is solved sometimes.
     """
     path = context.scratch / "solve_rates.json"
     flat = [(name, pair) for name, family in pairs.items() for pair in family]
@@ -61,9 +63,12 @@ def graded(
         own = [rate for (family, _), rate in zip(flat, rates, strict=True) if family == name]
         chosen[name], counts = curriculum(pairs[name], own)
         context.facts |= {f"difficulty/{name}/{key}": value for key, value in counts.items()}
-        if not chosen[name]:
-            raise UserError(f"no task of {name} could be judged: see to its environment, or leave it out")
-    return chosen
+    if not any(chosen.values()):
+        raise UserError(
+            f"of {len(flat)} tasks none was solved in some of {samples} samples and not in others: there is "
+            "nothing to learn from: choose families that are half learnt, or set difficulty_samples to 0"
+        )
+    return {name: found for name, found in chosen.items() if found}
 
 
 def services_of(
