@@ -24,8 +24,8 @@ from tasks.rl.difficulty import Pair as TaskAndMode
 from tasks.rl.groups import centred
 from tasks.rl.losses.icepop import IcePop
 from tasks.rl.rewards.combine import RewardsConfig
-from tasks.rl.rewards.preferences import PairMaker, anchors, counts, split
-from tasks.rl.rewards.reward_model import FIGURES, train_reward_model
+from tasks.rl.rewards.preferences import PairMaker, anchors, split
+from tasks.rl.rewards.reward_model import FIGURES, finished, train_reward_model
 from tasks.rl.selection import by_reward
 from tasks.rl.setup import in_modes, read_tasks, services_of
 from tasks.rl.trainer import TRAJECTORIES, RlJob, train_policy
@@ -45,10 +45,9 @@ def run(context: Context) -> dict[str, float]:
     pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
     folder = context.scratch / "reward_model" if section.reward_model is not None else None
     if folder is not None:
-        learnt = learn_rewards(
-            context, tokenizer, [pair for found in pairs.values() for pair in found], folder
-        )
-        context.facts |= {f"reward_model/{name}": value for name, value in learnt.items()}
+        every = [pair for found in pairs.values() for pair in found]
+        figures = finished(folder) or learn_rewards(context, tokenizer, every, folder)
+        context.facts |= {f"reward_model/{name}": value for name, value in figures.items()}
     path = context.scratch / "rewards.json"
     write_whole(path, RewardsConfig.of(section, folder).model_dump_json())
     services = [one.model_copy(update={"rewards": path}) for one in services_of(context, pairs)]
@@ -79,7 +78,6 @@ def learn_rewards(
         trunk.eval(), tokenizer, texts, settings.anchors, settings.anchor_tokens, context.seed
     )  # fmt: skip
     train, heldout = split(pairs, settings.heldout, context.seed)
-    context.facts |= {f"reward_model/trained_pairs/{kind}": number for kind, number in counts(train).items()}
 
     def tell(done: int, total: int, loss: float) -> None:
         context.progress.update("reward model", done, total, "step", f"loss {loss:.3f}")

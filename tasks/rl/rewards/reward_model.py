@@ -7,6 +7,7 @@ B chats, T tokens, D hidden.
 """
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -17,9 +18,10 @@ from torch.nn import functional
 
 from model.hub import load_folder, save_folder
 from model.transformer import Transformer
+from pipeline.errors import UserError
 from pipeline.files import write_whole
 from pipeline.recipe.rl import RewardModel as Settings
-from tasks.rl.rewards.preferences import Pair
+from tasks.rl.rewards.preferences import Pair, counts
 from tasks.training import checkpoint
 from tasks.training.batches import rows_of_step
 
@@ -74,12 +76,15 @@ def train_reward_model(
     seed: int,
     tell=lambda done, total, loss: None,
 ) -> dict[str, float]:
-    """Train and write ``folder``; goes on from its own last checkpoint after a kill, and does nothing where
-    it is finished. Returns the share of held-out pairs that are told apart, of all and of each kind, and the
-    final loss. ``tell`` hears of each step.
+    """Train and write ``folder``; goes on from its own last checkpoint after a kill. Returns the share of
+    held-out pairs that are told apart, of all and of each kind, and the final loss; ``finished`` reads them
+    again. ``tell`` hears of each step. Raises ``UserError`` where there are no pairs.
     """
-    if (folder / FIGURES).exists():
-        return json.loads((folder / FIGURES).read_text())
+    if not train or not heldout:
+        raise UserError(
+            f"a reward model needs preference pairs; got {len(train)} to train, {len(heldout)} to measure: "
+            "raise reward_model.pairs, or give families whose answers can be spoilt"
+        )
     torch.manual_seed(seed)
     model = RewardModel(trunk).to(next(trunk.parameters()).device).train()
     parameters = [*trunk.parameters(), *model.scalar.parameters()]
@@ -99,10 +104,18 @@ def train_reward_model(
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             checkpoint.save(folder, step, {**state, "step": step, "loss": loss}, keep_last=1)
     figures = measure(model.eval(), heldout, settings.micro_batch) | {"loss": loss, "steps": steps}
+    figures |= {f"trained_pairs/{kind}": number for kind, number in counts(train).items()}
     model.midpoint = figures["midpoint"]
     model.save(folder)
+    shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
     write_whole(folder / FIGURES, json.dumps(figures, indent=1))  # last: it says that all is there
     return figures
+
+
+def finished(folder: Path) -> dict[str, float] | None:
+    """The figures of the reward model in a folder; None where it is not finished."""
+    path = folder / FIGURES
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _step(
