@@ -12,8 +12,9 @@ so the next engine reads them and samples the same turn with the same seed.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from model.chat.parser import parse
 from model.chat.tokenizer import Tokenizer
@@ -129,21 +130,26 @@ class Gateway:
         length = self.sampling.max_new_tokens
         sampling = replace(self.sampling, max_new_tokens=min(most or length, length))
         while True:
+            self._find(name)  # it may have been closed meanwhile, and must not be placed again
             engine = self.router.route(name)
+            client = self.clients[engine]
             try:
-                return await self._ask(engine, prompt, sampling, seed)
+                answer = await self._ask(engine, client.sample(prompt.ids, sampling, seed))
             except EngineDied as error:
-                self._leave(engine, str(error))
+                if self.clients.get(engine) is client:  # else another has taken its place meanwhile
+                    self._leave(engine, str(error))
+            else:
+                if answer is not None:
+                    return answer
 
-    async def _ask(self, engine: str, prompt: Prompt, sampling: Sampling, seed: int) -> Answer:
-        call = asyncio.ensure_future(self.clients[engine].sample(prompt.ids, sampling, seed))
+    async def _ask(self, engine: str, sample: Coroutine[Any, Any, list[Answer]]) -> Answer | None:
+        """None where the engine was lost before it answered."""
+        call = asyncio.ensure_future(sample)
         calls = self._calls.setdefault(engine, set())
         calls.add(call)
         try:
             await asyncio.wait([call])
-            if call.cancelled():
-                raise EngineDied(f"{engine} was lost before it answered")
-            return call.result()[0]
+            return None if call.cancelled() else call.result()[0]
         finally:
             calls.discard(call)
             call.cancel()

@@ -206,6 +206,18 @@ def test_dead_engines_are_waited_for(shell_user, monkeypatch):
             await speak(facade.open("s", 3, OFF, turns=5), 1)
         assert refused.value.status_code == 503 and refused.value.code == "no_engine"
         assert refused.value.response.headers["retry-after"]
+        gateway.router.join("engine")
+        engine.free.clear()
+        engine.asked.clear()
+        late = asyncio.create_task(speak(facade.open("t", 3, OFF, turns=5), 1))
+        await engine.asked.wait()
+        facade.close("t")
+        engine.dead = True
+        gateway.lose("engine", "it hangs")
+        gateway.router.join("engine")
+        with pytest.raises(openai.NotFoundError):
+            await late
+        assert gateway.router.load() == {"engine": 0}
 
     with_facade(shell_user, run)
 
