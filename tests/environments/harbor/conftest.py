@@ -6,6 +6,7 @@ import pytest
 
 from tests.environments.sandbox.conftest import backend, bubblewrap, docker  # noqa: F401 - fixtures
 from tests.environments.sandbox.docker_engine import docker_engine  # noqa: F401 - a fixture
+from tests.sandboxes import backend_or_skip, image_cache
 
 CONFIG = """\
 schema_version = "1.4"
@@ -87,6 +88,12 @@ FILES = {
     "tests/test.sh": TEST,
     "tests/check.py": CHECK,
 }
+
+
+@pytest.fixture(scope="session")
+def best_backend(tmp_path_factory):
+    """For what does not depend on the backend."""
+    return backend_or_skip(image_cache(tmp_path_factory), None)
 
 
 @pytest.fixture
