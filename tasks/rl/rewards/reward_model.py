@@ -7,6 +7,7 @@ B chats, T tokens, D hidden.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,8 @@ def train_reward_model(
         chosen = [train[row] for row in rows_of_step(len(train), settings.pairs_per_step, seed, step)]
         loss = _step(model, optimizer, parameters, chosen, settings.micro_batch)
         step += 1
+        if not math.isfinite(loss):
+            raise UserError(f"the reward model's loss is {loss} at step {step}: lower reward_model.lr")
         tell(step, steps, loss)
         if step % SAVE_EVERY_STEPS == 0 and step < steps:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -182,6 +182,12 @@ def test_no_pairs_are_one_sentence(checkpoint, learnt, tmp_path):
             train_reward_model(load_folder(checkpoint), some, held, SETTINGS, tmp_path, 7)
 
 
+def test_a_rate_that_is_too_high_is_one_sentence(checkpoint, learnt, tmp_path):
+    wild = SETTINGS.model_copy(update={"lr": 1e30})
+    with pytest.raises(UserError, match="lower reward_model.lr"):
+        train_reward_model(load_folder(checkpoint), learnt[2], learnt[3], wild, tmp_path, 7)
+
+
 def test_chats_that_wait_are_read_together(learnt, monkeypatch):
     folder, *_, held, _ = learnt
     chats = [pair.rejected for pair in held] * 3
