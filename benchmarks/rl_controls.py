@@ -135,7 +135,8 @@ def _pairs(
     if not section.difficulty_samples:
         return pairs
     model = load_model(start, pick_device())
-    return graded(context, model, Tokenizer.load(start), pairs, section.difficulty_samples)
+    pairs, _ = graded(context, model, Tokenizer.load(start), pairs, section.difficulty_samples)
+    return pairs
 
 
 def _heldout(

@@ -31,10 +31,9 @@ def run(context: Context) -> dict[str, float]:
     pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
     weights = section.families
     if section.difficulty_samples:
-        drawn = {name: len(found) for name, found in pairs.items()}
-        pairs = graded(context, model, tokenizer, pairs, section.difficulty_samples)
-        # What is nearly all learnt, or not at all, gets as many steps as it has tasks that teach.
-        weights = {name: section.families[name] * len(found) / drawn[name] for name, found in pairs.items()}
+        pairs, shares = graded(context, model, tokenizer, pairs, section.difficulty_samples)
+        # What is nearly all learnt, or hardly at all, gets fewer steps.
+        weights = {name: section.families[name] * share for name, share in shares.items()}
     values = train_policy(
         RlJob(
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs, weights),

@@ -109,7 +109,9 @@ def _rl_families(recipe: "Recipe") -> Iterator[str]:
                 yield f"{stage}.families: no weight is above 0: raise one"
             for name in section.families:
                 if name not in there:
-                    yield f"{stage}.families names {name!r}, of which rl_tasks.families has no tasks: add it there"
+                    yield (
+                        f"{stage}.families names {name!r}, of which rl_tasks.families has no tasks: add it there"
+                    )
 
 
 def _lengths(recipe: "Recipe") -> Iterator[tuple[str, int]]:

@@ -89,7 +89,8 @@ class ReasoningRlSection(RlSection):
     beta: float = Field(2.0, gt=1)
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
-    # Of each task this many samples before training: those that are always or never solved are left out.
+    # Of each task this many samples before training: those that are always solved are left out, and families
+    # of which none is solved sometimes.
     difficulty_samples: int = Field(4, ge=0)
     easy_share: float = Field(0.5, ge=0, le=1)  # of the steps, on the easier half of the tasks alone
 

@@ -1,4 +1,4 @@
-"""How often the policy solves each task before it is trained: what is never or always solved teaches nothing.
+"""How often the policy solves each task before it is trained: what it always solves teaches nothing.
 
 GLM-5 keeps tasks that its forerunner solves rarely and a stronger model can (paper section 3.2). Here the
 oracle of the environment is the stronger model, and the rate is that of the checkpoint that training starts
@@ -72,15 +72,18 @@ def solve_rates(
 
 
 def curriculum(pairs: Sequence[Pair], rates: Sequence[float | None]) -> tuple[list[Pair], dict[str, float]]:
-    """The pairs that teach something, the easiest first, and what became of the others."""
+    """The pairs that are not always solved, the easiest first, and what became of the others.
+
+    Those of no success stay: a few samples miss what a group of rollouts finds, and the few tasks that were
+    solved in some of them would be learnt by heart.
+    """
     judged = [(pair, rate) for pair, rate in zip(pairs, rates, strict=True) if rate is not None]
-    useful = [(pair, rate) for pair, rate in judged if 0 < rate < 1]
-    chosen = sorted(useful, key=lambda item: -item[1])
+    chosen = sorted((item for item in judged if item[1] < 1), key=lambda item: -item[1])
     counts = {
         "never": sum(rate == 0 for _, rate in judged),
+        "sometimes": sum(0 < rate < 1 for _, rate in judged),
         "always": sum(rate == 1 for _, rate in judged),
         "unjudged": len(pairs) - len(judged),
-        "kept": len(chosen),
         "mean_rate": sum(rate for _, rate in judged) / max(len(judged), 1),
     }
     return [pair for pair, _ in chosen], counts

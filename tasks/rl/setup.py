@@ -38,9 +38,9 @@ def in_modes(tasks: Sequence[Task], modes: ModeWeights, seed: int) -> list[Pair]
 
 def graded(
     context: Context, model: Transformer, tokenizer: Tokenizer, pairs: dict[str, list[Pair]], samples: int
-) -> dict[str, list[Pair]]:
-    """Of each family the tasks that teach something, the easiest first; a family without any is left out. The
-    rates go to the stage's facts.
+) -> tuple[dict[str, list[Pair]], dict[str, float]]:
+    """Of each family the tasks that are not always solved, the easiest first, and the share of its tasks that
+    are solved sometimes; a family without any of those is left out. The rates go to the stage's facts.
 
     Kept in the scratch folder: a stage that is started again does not measure twice. Raises ``UserError``
     where no task of any family is solved sometimes.
@@ -58,17 +58,19 @@ def graded(
             tell=lambda done: context.progress.update("difficulty", done, len(flat), "tasks"),
         )  # fmt: skip
         path.write_text(json.dumps(rates))
-    chosen = {}
+    chosen, shares = {}, {}
     for name in pairs:
         own = [rate for (family, _), rate in zip(flat, rates, strict=True) if family == name]
-        chosen[name], counts = curriculum(pairs[name], own)
+        found, counts = curriculum(pairs[name], own)
         context.facts |= {f"difficulty/{name}/{key}": value for key, value in counts.items()}
-    if not any(chosen.values()):
+        if counts["sometimes"]:
+            chosen[name], shares[name] = found, counts["sometimes"] / len(pairs[name])
+    if not chosen:
         raise UserError(
             f"of {len(flat)} tasks none was solved in some of {samples} samples and not in others: there is "
             "nothing to learn from: choose families that are half learnt, or set difficulty_samples to 0"
         )
-    return {name: found for name, found in chosen.items() if found}
+    return chosen, shares
 
 
 def services_of(

@@ -161,7 +161,8 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
         (
             "evaluate.checkpoints",
             ["eval_sets"],
-            "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft, reasoning_rl, agentic_rl, general_rl, distill",
+            "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft, reasoning_rl, agentic_rl, general_rl, "
+            "distill",
         ),
     ],
 )

@@ -23,11 +23,11 @@ SECTION = ReasoningRlSection(
 )  # fmt: skip
 
 
-def test_always_never_and_unjudged_are_left_out_and_counted():
+def test_what_is_always_solved_and_what_is_unjudged_is_left_out_and_counted():
     pairs = [(name, "off") for name in "abcde"]
     chosen, counts = curriculum(pairs, [0.25, 1.0, None, 0.75, 0.0])
-    assert chosen == [("d", "off"), ("a", "off")]  # the easiest first
-    assert counts == {"never": 1, "always": 1, "unjudged": 1, "kept": 2, "mean_rate": 0.5}
+    assert chosen == [("d", "off"), ("a", "off"), ("e", "off")]  # the easiest first
+    assert counts == {"never": 1, "sometimes": 2, "always": 1, "unjudged": 1, "mean_rate": 0.5}
 
 
 def reach_tasks(count: int = 4):
@@ -61,11 +61,13 @@ def test_a_family_without_such_a_task_is_left_out_and_without_any_family_there_i
 
     first = context("first")
     pairs = {"graph/reach": asked, "graph/never": never}
-    kept = graded(first, model, tokenizer, pairs, 4)
-    assert list(kept) == ["graph/reach"] and 0 < len(kept["graph/reach"]) <= 12
+    kept, shares = graded(first, model, tokenizer, pairs, 4)
+    assert list(kept) == list(shares) == ["graph/reach"] and 0 < len(kept["graph/reach"]) <= 12
+    assert shares["graph/reach"] == first.facts["difficulty/graph/reach/sometimes"] / 12
     assert first.facts["difficulty/graph/never/never"] == 12
     rates = json.loads((first.scratch / "solve_rates.json").read_text())
     (first.scratch / "solve_rates.json").write_text(json.dumps([0.5] * len(rates)))
-    assert len(graded(first, model, tokenizer, pairs, 4)["graph/never"]) == 12  # not measured again
+    kept, shares = graded(first, model, tokenizer, pairs, 4)  # not measured again
+    assert len(kept["graph/never"]) == 12 and shares == {"graph/reach": 1.0, "graph/never": 1.0}
     with pytest.raises(UserError, match="of 12 tasks none was solved in some of 4 samples"):
         graded(context("second"), model, tokenizer, {"graph/never": never}, 4)
