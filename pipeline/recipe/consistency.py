@@ -110,7 +110,8 @@ def _rl_families(recipe: "Recipe") -> Iterator[str]:
             for name in section.families:
                 if name not in there:
                     yield (
-                        f"{stage}.families names {name!r}, of which rl_tasks.families has no tasks: add it there"
+                        f"{stage}.families names {name!r}, of which rl_tasks.families has no tasks: add it "
+                        "there"
                     )
 
 
