@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--rollouts", type=int, default=8)
-    parser.add_argument("--muon", type=float, default=5e-4, help="learning rate; AdamW's is half of it")
+    parser.add_argument("--muon", type=float, default=3e-4, help="learning rate; AdamW's is half of it")
     parser.add_argument("--families", nargs="+", default=["tools/calc", "lookup/two", "lookup/hop"])
     parser.add_argument("--heldout", type=int, default=80, help="tasks of each family")
     parser.add_argument("--seed", type=int, default=0)
