@@ -105,7 +105,8 @@ def _rl_families(recipe: "Recipe") -> Iterator[str]:
     there = recipe.rl_tasks.families
     for stage, section in recipe:
         if isinstance(section, RlSection):
-            if not any(section.families.values()):
+            others = sum(getattr(section, name, 0.0) for name in ("harbor", "search"))  # of agentic_rl
+            if not any(section.families.values()) and not others:
                 yield f"{stage}.families: no weight is above 0: raise one"
             for name in section.families:
                 if name not in there:
