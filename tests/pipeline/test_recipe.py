@@ -122,7 +122,7 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
         (
             "reasoning_rl.rollouts.programs",
             {"table/min": ["agent"]},
-            "rollouts.programs names 'table/min', which is not among families: table/get",
+            "rollouts.programs names 'table/min', which is not among families",
         ),
         ("sft_data.families", {"string/copy": -0.5}, f"sft_data.families.string/copy: {ZERO_OR_MORE}"),
         ("sft.optimizer.muon_lr", INFINITE, f"sft.optimizer.muon_lr: {FINITE}"),
