@@ -1,6 +1,7 @@
 """Tiny Python functions, judged by running them on hidden inputs in a child process.
 
-The child is told the inputs only; the expected values stay here, so a snippet cannot read or forge its score.
+The child is told the inputs only and can open no file and no socket; the expected values stay here, so a
+snippet cannot read or forge its score.
 """
 
 import ast
@@ -21,7 +22,9 @@ MAX_CHARACTERS = 4000
 
 # Without the json module, whose import would double the time of a run.
 _RUNNER = """
+import resource
 task = eval(sys.stdin.read())
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 space = {}
 exec(task["code"], space)
 results = []

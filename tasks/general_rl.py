@@ -20,6 +20,7 @@ from model.chat.tokens import END_OF_TEXT
 from pipeline.files import write_whole
 from pipeline.recipe.rl import GeneralRlSection
 from pipeline.stage import Context, run_stage
+from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.difficulty import Pair as TaskAndMode
 from tasks.rl.groups import centred
 from tasks.rl.losses.icepop import IcePop
@@ -55,6 +56,7 @@ def run(context: Context) -> dict[str, float]:
         RlJob(
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services,
             IcePop(section.beta, section.eps_low, section.eps_high), by_reward(section, centred),
+            catalog=CatalogConfig(sandbox=in_sandboxes(families)),
         )
     )  # fmt: skip
     write_checkpoint(context, model, start)

@@ -12,6 +12,7 @@ from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from pipeline.recipe.rl import ReasoningRlSection
 from pipeline.stage import Context, run_stage
+from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.groups import normalised
 from tasks.rl.losses.icepop import IcePop
 from tasks.rl.selection import by_reward
@@ -29,9 +30,10 @@ def run(context: Context) -> dict[str, float]:
     families = [name for name, weight in section.families.items() if weight]
     tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families)
     pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
+    catalog = CatalogConfig(sandbox=in_sandboxes(families))
     weights = section.families
     if section.difficulty_samples:
-        pairs, shares = graded(context, model, tokenizer, pairs, section.difficulty_samples)
+        pairs, shares = graded(context, model, tokenizer, pairs, section.difficulty_samples, catalog)
         # What is nearly all learnt, or hardly at all, gets fewer steps.
         weights = {name: section.families[name] * share for name, share in shares.items()}
     values = train_policy(
@@ -39,6 +41,7 @@ def run(context: Context) -> dict[str, float]:
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs, weights),
             IcePop(section.beta, section.eps_low, section.eps_high), by_reward(section, normalised),
             easier_half_first(section, section.easy_share) if section.difficulty_samples else [],
+            catalog=catalog,
         )
     )  # fmt: skip
     write_checkpoint(context, model, start)

@@ -11,7 +11,7 @@ MEAN = "reward/mean"
 ENDS = 0.2  # of a family's steps: what "first" and "last" are means of
 COLOURS = 6  # that curves of a chart have
 MOST_FACTS = 60
-DIFFICULTY = {"mean_rate", "never", "always", "unjudged", "kept"}  # counts of tasks before training
+DIFFICULTY = {"mean_rate", "never", "sometimes", "always", "unjudged"}  # counts of tasks before training
 OWN = (
     ("part/", "Parts of the reward", "mean of a step"),
     ("failed/", "Parts that could not be judged", "share"),
@@ -23,7 +23,7 @@ LEFT_OUT = {
 }  # fmt: skip
 TIMES = {
     "perf/rollout_s": "rollouts", "perf/select_s": "rewards and selection", "perf/update_s": "update",
-    "perf/push_s": "push of weights", "perf/save_s": "checkpoints",
+    "perf/push_s": "push of weights",
 }  # fmt: skip
 
 

@@ -23,6 +23,13 @@ class Group:
     index: int  # in the order of admission; the same task and seeds in every run
     trajectories: list[Trajectory]
 
+    @property
+    def newest(self) -> int:
+        """The version of the newest weights that sampled in it; -1 for none."""
+        return max(
+            (v for t in self.trajectories for segment in t.segments for v in segment.versions), default=-1
+        )
+
 
 class Spool:
     """Finished groups by index."""

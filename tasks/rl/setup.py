@@ -5,13 +5,14 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from environments.catalog import environments
 from environments.interface import Task
 from model.chat.tokenizer import Tokenizer
 from model.transformer import Transformer
 from pipeline.errors import UserError
+from pipeline.files import write_whole
 from pipeline.recipe.rl import ModeWeights, RlSection
 from pipeline.stage import Context
+from tasks.rl.catalog import CatalogConfig, open_catalog
 from tasks.rl.difficulty import Pair, curriculum, solve_rates
 from tasks.rl.orchestrator import Window
 from tasks.rl.rollout import Limits
@@ -37,7 +38,12 @@ def in_modes(tasks: Sequence[Task], modes: ModeWeights, seed: int) -> list[Pair]
 
 
 def graded(
-    context: Context, model: Transformer, tokenizer: Tokenizer, pairs: dict[str, list[Pair]], samples: int
+    context: Context,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: dict[str, list[Pair]],
+    samples: int,
+    catalog: CatalogConfig | None = None,
 ) -> tuple[dict[str, list[Pair]], dict[str, float]]:
     """Of each family the tasks that are not always solved, the easiest first, and the share of its tasks that
     are solved sometimes; a family without any of those is left out. The rates go to the stage's facts.
@@ -52,12 +58,13 @@ def graded(
     else:
         section: RlSection = context.section
         rates = solve_rates(
-            model.eval(), tokenizer, environments(), [pair for _, pair in flat], samples=samples,
-            max_new_tokens=section.rollouts.max_new_tokens, seed=context.seed, limits=limits_of(section),
+            model.eval(), tokenizer, open_catalog(catalog or CatalogConfig()), [pair for _, pair in flat],
+            samples=samples, max_new_tokens=section.rollouts.max_new_tokens, seed=context.seed,
+            limits=limits_of(section),
             at_once=section.rollouts.at_once, decode=section.rollouts.decode,
             tell=lambda done: context.progress.update("difficulty", done, len(flat), "tasks"),
         )  # fmt: skip
-        path.write_text(json.dumps(rates))
+        write_whole(path, json.dumps(rates))
     chosen, shares = {}, {}
     for name in pairs:
         own = [rate for (family, _), rate in zip(flat, rates, strict=True) if family == name]

@@ -73,8 +73,12 @@ class Supply:
 
     def begin(self, model: Transformer, version: int, step: int, done: set[int]) -> None:
         """Roll out from here on. Before the worker runs, the engines have its weights and it its limits: what
-        an earlier run wrote there is of other steps.
+        an earlier run wrote there is of other steps. Groups of versions that a killed run was ahead of its
+        checkpoint are rolled out anew, since those numbers are given to other weights now.
         """
+        for index in self._spool.indices():
+            if self._spool.get(index).newest > version:
+                self._spool.drop(index)
         if version:
             self.push(model, version)
         self.want(step, done)

@@ -84,6 +84,7 @@ class _Run:
     def run(self) -> dict[str, float]:
         job = self.job
         job.context.metrics.rewind(self.step)
+        self.trajectories.rewind(self.step)
         stop = StopSignal()
         if self.step == self.section.steps:
             return self.last
@@ -172,11 +173,12 @@ class _Run:
         return values | rate | {"optim/grad_norm": norm.item()}
 
     def _check_mismatch(self, values: dict[str, float], selection: Selection) -> None:
-        """At equal weights engine and trainer must agree: otherwise every gradient is wrong, and reward
-        hides it.
+        """At equal weights, which are those of the first step after a push, engine and trainer must agree:
+        otherwise every gradient is wrong, and reward hides it.
         """
+        just_pushed = self.step % self.section.push_every_steps == 0
         current = all(set(s.segment.versions) <= {-1, self.version} for s in selection.samples)
-        if current and values["mismatch_kl"] > self.section.mismatch_limit:
+        if just_pushed and current and values["mismatch_kl"] > self.section.mismatch_limit:
             raise UserError(
                 f"engine and trainer disagree at step {self.step}: KL {values['mismatch_kl']:.2g} nats at "
                 f"equal weights, more than mismatch_limit {self.section.mismatch_limit:g}: compare them on "
@@ -207,5 +209,4 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.version, self.last = state["step"], state["version"], state["values"]
         self.done = set(state["done"])
-        self.trajectories.rewind(self.step)
         print(f"{self.job.context.stage}: going on from step {self.step}", flush=True)

@@ -56,6 +56,8 @@ def test_fence():
             "os.unlink('/dev/shm/snippet')\nos.write(h, b'x')\nf = abs",
             "failed",
         ),
+        ("f = lambda x: open(__import__('os').__file__).read()", "failed"),
+        ("import socket\nsocket.socket()\ndef f(x): return x", "failed"),
         ("import json, numpy\ndef f(x): return x", "failed"),
         ("def f(x): return '\udc80' + '\0'", "failed"),
         ("x" * 5000, "longer than"),

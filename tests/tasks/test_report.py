@@ -242,7 +242,7 @@ def test_reinforcement_learning_has_a_section_and_a_page_of_its_own(folders, tmp
     page, text, _ = write(folders, tmp_path)
     shown = words(page)
     assert "Mean reward 0.200 over the first fifth of the steps, 0.800 over the last." in shown
-    assert "tools/calc 0.100 0.400 38 % 9 4 2 7" in shown  # by family: ends, and difficulty before
+    assert "tools/calc 0.100 0.400 38 % 9 7 4 2" in shown  # by family: ends, and difficulty before
     assert "Parts of the reward" in shown and "reward_model/accuracy 0.9375" in shown
     assert "rollouts 12 s, 75 %" in shown and "update 4.0 s, 25 %" in shown
     assert "Zero in every step: tokens without weight (masked)." in shown

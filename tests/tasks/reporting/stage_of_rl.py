@@ -8,15 +8,19 @@ from typing import Any
 
 from model.chat.tokenizer import Tokenizer
 from tasks.rl.batches import Sample
+from tasks.rl.difficulty import curriculum
 from tasks.rl.group import Group
 from tasks.rl.record import TrajectoryLog
 from tasks.rl.selection import Selection
 from tasks.rl.trajectory import Segment, Trajectory, Turn
 from tests.tasks.conftest import write_tokenizer
 
-FACTS = {"difficulty/tools/calc/never": 9, "difficulty/tools/calc/always": 4, "difficulty/tools/calc/kept": 7,
-         "difficulty/tools/calc/unjudged": 2, "difficulty/tools/calc/mean_rate": 0.375,
-         "reward_model/accuracy": 0.9375}  # fmt: skip
+# As stage reasoning_rl writes them: 22 tasks, of which 2 could not be judged.
+RATES = [0.0] * 9 + [0.5] * 7 + [1.0] * 4 + [None] * 2
+_, COUNTS = curriculum([("task", "off")] * len(RATES), RATES)
+FACTS = {f"difficulty/tools/calc/{name}": value for name, value in COUNTS.items()} | {
+    "reward_model/accuracy": 0.9375
+}
 CALL = {"type": "function", "function": {"name": "calc", "arguments": {"e": "1+2"}}}
 MESSAGES = [
     {"role": "user", "content": "what is 1+2"},

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from environments.catalog import environments
-from tasks.rl.group import Spool
+from tasks.rl.group import Group, Spool
+from tasks.rl.trajectory import Segment, Trajectory
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -109,8 +110,26 @@ def trained(scratch):
 
 @pytest.fixture(scope="module")
 def straight(settings, tmp_path_factory):
-    """The folder of a run that nothing disturbed."""
+    """The folder of a run that nothing disturbed, after one that was killed before its first checkpoint: it
+    left a step's rollouts, and a group of weights that no longer are.
+    """
     scratch = tmp_path_factory.mktemp("straight")
+    (scratch / "trajectories.jsonl").write_text('{"step": 0}\n')
+    segment = Segment()
+    segment.read([1, 2])
+    segment.sample([3], [-0.5], [7])
+    lost = Trajectory(
+        "group-1/0",
+        "group-1",
+        "graph/reach/0",
+        "graph",
+        "reach",
+        "off",
+        segments=[segment],
+        reward=1.0,
+        reason="",
+    )
+    Spool(scratch / "spool").put(Group(1, [lost] * 4))
     finish(start(settings, scratch), scratch)
     return scratch
 
@@ -123,6 +142,7 @@ def test_steps_push_weights(straight):
     lines = [json.loads(line) for line in (scratch / "trajectories.jsonl").read_text().splitlines()]
     versions = {line["step"]: {v for s in line["segments"] for v in s["versions"]} - {-1} for line in lines}
     assert versions == {0: {0}, 1: {1}, 2: {2}, 3: {3}}
+    assert all(row["off_policy/age_max"] == row["off_policy/age_mean"] == 0 for row in rows)
     learnt = [row for row in rows if "train/loss" in row]
     assert learnt and all(row["mismatch_kl"] < 1e-6 and row["optim/grad_norm"] > 0 for row in learnt)
     assert all(0 < row["reward/graph/reach"] < 1 for row in learnt)
@@ -145,7 +165,7 @@ def test_a_killed_trainer_goes_on_as_if_nothing_had_been(settings, straight, tmp
         assert steps[0] == steps[1]
 
 
-def test_killed_engines_and_workers_are_started_again(settings, tmp_path, monkeypatch):
+def test_killed_engines_and_workers_are_started_again(settings, tmp_path):
     """Rollouts run ahead; the run ends with the right steps, and no group is lost or trained on twice.
 
     Some agents are programs of their own. The worker, and with it the gateway that they speak to, is killed
@@ -153,8 +173,7 @@ def test_killed_engines_and_workers_are_started_again(settings, tmp_path, monkey
     """
     scratch, agents = tmp_path / "run", tmp_path / "agents.txt"
     agents.touch()
-    monkeypatch.setenv("AGENT_LOG", str(agents))
-    program = [sys.executable, "-I", "-S", str(ROOT / "tests/tasks/rl/yes_agent.py")]
+    program = [sys.executable, "-I", "-S", str(ROOT / "tests/tasks/rl/yes_agent.py"), str(agents)]
     outside = {**settings["services"][0], "name": "outside", "weight": 0.4, "program": program}
     settings = {**settings, "services": [*settings["services"], outside]}
     process = start(settings, scratch, steps=8, engines=2, ahead=2, max_staleness=4)
