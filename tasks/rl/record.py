@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.files import write_whole
 from tasks.rl.group import Group
 from tasks.rl.selection import Selection
 from tasks.rl.trajectory import Trajectory, mean_reward
@@ -72,7 +73,7 @@ class TrajectoryLog:
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
             whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
-            self.path.write_text("".join(whole), encoding="utf-8")
+            write_whole(self.path, "".join(whole))
 
 
 def _plain(advantage: float | Sequence[float] | None) -> float | list[float] | None:

@@ -9,6 +9,7 @@ Who uses them reads ``engines.json``: names and addresses of those that are aliv
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import sys
@@ -59,11 +60,12 @@ class EnginePool:
         self._addresses: dict[str, str] = {}
         options = ["--port", "0", *(["--decode", decode] if decode else [])]
         options += ["--record-experts"] if record_experts else []
+        cards, own = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
         self._children = {
             name: Child(
                 name, [sys.executable, "-m", "model.inference.server", f"policy={checkpoint}", *options],
                 scratch / "logs" / f"{name}.log",
-                {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": _device(number)},
+                {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": visible_card(number, cards, own)},
             )
             for number, name in enumerate(f"engine-{number}" for number in range(count))
         }  # fmt: skip
@@ -208,9 +210,11 @@ def _told(refused: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in refused.items())
 
 
-def _device(number: int) -> str:
-    """Engines share the visible cards in turns. A run with several keeps the first for the trainer."""
-    cards = torch.cuda.device_count()
+def visible_card(number: int, cards: int, visible: str | None) -> str:
+    """CUDA_VISIBLE_DEVICES of an engine: engines share the cards in turns, and where there are several the
+    first is the trainer's. ``visible``: this process's own value, whose cards alone are used.
+    """
     if not cards:
         return ""
-    return str(number % cards if cards == 1 else 1 + number % (cards - 1))
+    names = visible.split(",") if visible else [str(card) for card in range(cards)]
+    return names[0] if cards == 1 else names[1 + number % (cards - 1)]

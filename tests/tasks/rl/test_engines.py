@@ -22,7 +22,7 @@ from tasks.rl.engines import pool as pool_module
 from tasks.rl.engines import pulse as pulse_module
 from tasks.rl.engines.client import ContextFull, EngineClient, EngineDied, Sampling
 from tasks.rl.engines.memory import shared_folder
-from tasks.rl.engines.pool import EnginePool
+from tasks.rl.engines.pool import EnginePool, visible_card
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -237,3 +237,13 @@ def test_one_that_dies_again_and_again_ends_the_run_and_leaves_nothing_behind(
             pool.look_after()
     assert not folder.exists() and not os.path.exists(f"/proc/{pool.pids['engine-0']}/exe")
     assert json.loads((tmp_path / "engines.json").read_text())["engines"] == {}
+
+
+def test_engines_use_the_cards_that_their_parent_may_use():
+    def cards(count, visible):
+        return [visible_card(number, count, visible) for number in range(3)]
+
+    assert cards(0, None) == ["", "", ""]
+    assert cards(1, None) == ["0", "0", "0"] and cards(1, "3") == ["3", "3", "3"]
+    assert cards(3, None) == ["1", "2", "1"]  # the first is the trainer's
+    assert cards(3, "4,6,GPU-1") == ["6", "GPU-1", "6"]
