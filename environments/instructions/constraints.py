@@ -18,15 +18,20 @@ MOST_LETTERS = 3  # words of one letter: "a" and two names
 
 
 def _case(text: str, value: str) -> bool:
-    return text == {"upper": text.upper(), "lower": text.lower(), "title": text.title()}[value]
+    """Figures alone have no case, though they are equal in all of them."""
+    return (
+        text.lower() != text.upper()
+        and text == {"upper": text.upper(), "lower": text.lower(), "title": text.title()}[value]
+    )
 
 
 def _sentence(text: str, value: None) -> bool:
-    """Of a sound length, on one line, no word again and again, no list of letters."""
+    """Of a sound length, on one line, no word again and again, no list of letters or figures."""
     words = words_of(text)
+    spelt = sum(any(map(str.isalpha, word)) for word in words)
     often, letters = max(Counter(words).values(), default=0), sum(len(word) == 1 for word in words)
     sound = often <= MOST_OFTEN and letters <= MOST_LETTERS
-    return SHORTEST <= len(words) <= LONGEST and sound and len(text.splitlines()) == 1
+    return SHORTEST <= spelt and len(words) <= LONGEST and sound and len(text.splitlines()) == 1
 
 
 def _items(text: str, value: int) -> bool:

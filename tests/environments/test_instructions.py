@@ -13,10 +13,11 @@ INSTRUCTIONS = Instructions()
 FAMILIES = INSTRUCTIONS.families + INSTRUCTIONS.evaluation_only
 # Kind, value, a text that keeps to it, texts that do not.
 BY_HAND = [
-    ("case", "upper", "THE FILE 2", ["The FILE", "the file"]),
-    ("case", "lower", "the file", ["The file"]),
-    ("case", "title", "The File", ["The file", "THE FILE"]),
-    ("sentence", None, "the file is new", ["", "a file", "key key key", "the\nfile is", "b, c, d, e", ", ,"]),
+    ("case", "upper", "THE FILE 2", ["The FILE", "the file", "12 34 56"]),
+    ("case", "lower", "the file", ["The file", "12 34 56"]),
+    ("case", "title", "The File", ["The file", "THE FILE", "12 34 56"]),
+    ("sentence", None, "the file is new", ["", "a file", "key key key", "the\nfile is", "b, c, d, e", ", ,",
+      "12 34 56"]),
     ("items", 3, "file, key, path", ["file, key", "file, key, file", "file, key, a path", "file, key,", "3"]),
     ("keys", ["key", "name"], '{"name": "new", "key": 1}',
      ['{"name": "new"}', '{"name": "new", "key": " "}', '{"name": 1, "key": 2, "x": 3}', "name", "[]", "3",
@@ -77,7 +78,7 @@ def test_what_is_asked_stands_in_the_prompt(family):
 def test_lazy_answers_score_nothing(family):
     """One text for all, the prompt sent back, the oracle's said twice over, cut off or run together."""
     found = tasks(family)
-    lazy = {"", "yes", "key " * 8, "{}", "the", ", ".join("abcdefgh")}
+    lazy = {"", "yes", "12 34 56", "key " * 8, "{}", "the", ", ".join("abcdefgh")}
     for task in found:
         right = task.truth["answers"][0]
         assert all(judge(task, text.strip()).reward == 0 for text in lazy), task
