@@ -2,8 +2,9 @@
 
     python -m data_pipelines.rl_tasks --recipe tiny
 
-``tasks.jsonl`` holds a task a line, none of which is held out, no two of a family with one prompt. Families
-of few prompts give fewer. Which of them a policy learns from is decided by the stage that trains it.
+``tasks.jsonl`` holds a task a line, none of which is held out, no two of a family with one prompt, except
+where other things come to light behind it (``SHOWN_LATER``). Families of few prompts give fewer. Which of
+them a policy learns from is decided by the stage that trains it.
 """
 
 import json
@@ -18,6 +19,9 @@ from pipeline.stage import Context, run_stage
 
 DRAWS = 20  # for each task wanted, at most
 SEEDS_APART = 10_000_000  # between two data seeds
+# What of ``Task.truth`` an attempt may come to see behind the prompt, so that one prompt is several tasks:
+# what a search finds, what a user says next. Tests of code and the oracle's own words make no other task.
+SHOWN_LATER = ("facts", "follow_ups", "database", "wishes")
 FIRST_SEED = 5_000_000_000  # beyond those of sft_data, whose chats are other draws
 
 
@@ -40,16 +44,17 @@ def run(context: Context) -> dict[str, float]:
 
 
 def distinct(environment: Environment, family: str, wanted: int, data_seed: int) -> Iterator[Task]:
-    """Training tasks with different prompts; fewer than ``wanted`` where there are no more."""
+    """Training tasks that differ in prompt or ``SHOWN_LATER``; fewer than ``wanted`` if there are no more."""
     seen: set[str] = set()
     first = FIRST_SEED + data_seed * SEEDS_APART
     for seed in range(first, first + DRAWS * wanted):
         if len(seen) == wanted:
             return
         task = environment.make_task(family, seed)
-        prompt = json.dumps([task.messages, task.truth], sort_keys=True)
-        if prompt not in seen:
-            seen.add(prompt)
+        later = {name: task.truth[name] for name in SHOWN_LATER if name in task.truth}
+        key = json.dumps([task.messages, later], sort_keys=True)
+        if key not in seen:
+            seen.add(key)
             yield task
 
 
