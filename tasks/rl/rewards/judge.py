@@ -113,9 +113,12 @@ class Rate:
         self._between, self._next = 60 / per_minute, 0.0
 
     async def wait(self) -> None:
-        now = time.monotonic()
+        await asyncio.sleep(self.pause(time.monotonic()))
+
+    def pause(self, now: float) -> float:
+        """Seconds that the next has to wait, who asks at second ``now`` of a clock."""
         self._next = max(self._next, now) + self._between
-        await asyncio.sleep(self._next - self._between - now)
+        return self._next - self._between - now
 
 
 def read_verdict(text: str) -> float | None:
