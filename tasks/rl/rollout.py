@@ -10,7 +10,7 @@ What ends a rollout, and what it is worth (the error policy of agent harnesses, 
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from environments.context import Folded, hierarchical
@@ -54,11 +54,15 @@ async def roll_out(
     limits: Limits = Limits(),
 ) -> Trajectory:
     """The trajectory of one rollout. ``NoEngine`` passes through: it says nothing about the rollout."""
-    for attempt in range(limits.attempts):
-        trajectory = await _attempt(assignment, environment, gateway, limits)
+    return await until_judged(lambda: _attempt(assignment, environment, gateway, limits), limits.attempts)
+
+
+async def until_judged(attempt: Callable[[], Awaitable[Trajectory]], attempts: int) -> Trajectory:
+    """The first trajectory with a reward, or the last of all attempts."""
+    for _ in range(attempts):
+        trajectory = await attempt()
         if trajectory.reward is not None:
             break
-        trajectory.extra["attempts"] = attempt + 1
     return trajectory
 
 

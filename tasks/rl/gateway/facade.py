@@ -10,8 +10,10 @@ agent can be given without a change of its code. The key cannot be guessed, so n
 session.
 
 It is part of the rollout worker, where sessions and engines are known: nothing is handed over when an agent
-ends, and if it is killed it is the worker that is killed, whose unfinished groups are rolled out anew. Agents
-run beside the worker; the commands that they give run in sandboxes, from which nothing can be reached.
+ends, and if it is killed it is the worker that is killed, whose unfinished groups are rolled out anew.
+
+An agent's program runs on the host, beside the worker and with its user's rights; nothing here confines it.
+Commands that the policy gives run where the program runs them: it must bring a sandbox of its own.
 """
 
 import asyncio
@@ -58,6 +60,7 @@ class Guest:
     thinking: Thinking
     turns: int
     answered: int = 0
+    asking: int = 0  # requests under way, of which each may become an answer
     fault: str = ""
     messages: list[Message] = field(default_factory=list)  # for people: the last dialogue with its answer
 
@@ -144,9 +147,13 @@ class Facade:
                 422, f"The session has ended, its last answer is not in the chat format: {guest.fault}",
                 code="session_ended",
             )  # fmt: skip
-        if guest.answered >= guest.turns:
+        if guest.answered + guest.asking >= guest.turns:
             raise ApiError(422, f"The session has had its {guest.turns} answers", code="session_ended")
-        reply = await self._ask(guest, body)
+        guest.asking += 1
+        try:
+            reply = await self._ask(guest, body)
+        finally:
+            guest.asking -= 1
         guest.answered += 1
         guest.messages = [*body.rows, reply.message]
         if not reply.valid and reply.finish != "length":
@@ -159,6 +166,8 @@ class Facade:
         clock = asyncio.get_running_loop()
         deadline = clock.time() + SECONDS_WITHOUT_ENGINE
         while True:
+            if self._guests.get(self._keys.get(guest.name, "")) is not guest:
+                raise ApiError(404, "The session has ended", code="session_not_found")
             try:
                 return await self._gateway.chat(*asked, most=body.most)
             except UnknownSession as error:

@@ -102,15 +102,17 @@ class Gateway:
         """The next assistant turn. ``folded``: as for ``Session.begin``. ``most``: tokens of it, where these
         are fewer than the gateway's.
 
-        Raises ``UnknownSession``, ``ValueError`` for messages that cannot be rendered, ``ContextFull`` where
-        they leave no room, ``NoEngine`` once no engine is left.
+        Raises ``UnknownSession``, also where the session was closed before the answer came: what it recorded
+        is its taker's by then. Raises ``ValueError`` for messages that cannot be rendered, ``ContextFull``
+        where they leave no room, ``NoEngine`` once no engine is left.
         """
         found = self._find(name)
         prompt = found.session.begin(messages, tools, thinking, folded)
         number = found.calls
         found.calls += 1
         try:
-            answer = await self._sample(name, prompt, most, _seed(found.seed, number))
+            answer = await self._sample(name, found, prompt, most, _seed(found.seed, number))
+            self._assert_open(name, found)
         except BaseException:
             found.session.abandon(prompt)
             found.calls -= found.calls == number + 1  # asked again it draws the same
@@ -126,11 +128,11 @@ class Gateway:
             answer.versions[-1],
         )  # fmt: skip
 
-    async def _sample(self, name: str, prompt: Prompt, most: int | None, seed: int) -> Answer:
+    async def _sample(self, name: str, found: _Open, prompt: Prompt, most: int | None, seed: int) -> Answer:
         length = self.sampling.max_new_tokens
         sampling = replace(self.sampling, max_new_tokens=min(most or length, length))
         while True:
-            self._find(name)  # it may have been closed meanwhile, and must not be placed again
+            self._assert_open(name, found)  # else it must not be placed again
             engine = self.router.route(name)
             client = self.clients[engine]
             try:
@@ -163,6 +165,11 @@ class Gateway:
         if name not in self._open:
             raise UnknownSession(f"no session {name!r} is open: it was closed, or never opened")
         return self._open[name]
+
+    def _assert_open(self, name: str, found: _Open) -> None:
+        """That a session was not closed meanwhile, even if its name was opened again."""
+        if self._open.get(name) is not found:
+            raise UnknownSession(f"session {name!r} was closed before its answer came")
 
 
 def _seed(session: int, call: int) -> int:

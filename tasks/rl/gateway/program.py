@@ -4,6 +4,9 @@ The program is a wrapper around an agent: it starts it, and judges what it did. 
 in ``OPENAI_BASE_URL``, and on its standard input the task, a JSON object of ``Task.to_record`` with ``mode``.
 The last line that it prints is ``{"reward": 0.5, "reason": "..."}``; ``null`` is no reward, as nothing can be
 said. An answer ``context_length_exceeded`` or ``session_ended`` ends an agent's work, not its judgement.
+
+It runs on the host, outside any sandbox. Of this process's environment it gets ``PASSED`` alone, so no token
+or key; what else it needs stands in its command, as in ``env NAME=value program``.
 """
 
 import asyncio
@@ -21,9 +24,10 @@ from environments.interface import Verdict
 from model.chat.tokens import MODES
 from pipeline.parent import parents_death
 from tasks.rl.gateway.facade import Facade
-from tasks.rl.rollout import NOT_THE_FORMAT, Assignment, Limits
+from tasks.rl.rollout import NOT_THE_FORMAT, Assignment, Limits, until_judged
 from tasks.rl.trajectory import Trajectory
 
+PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 TAIL_BYTES = 65_536  # of what a program prints
 
 
@@ -31,12 +35,7 @@ async def roll_out_program(
     assignment: Assignment, command: Sequence[str], facade: Facade, limits: Limits
 ) -> Trajectory:
     """The trajectory of one rollout; tried again from its beginning where the program gave no reward."""
-    for attempt in range(limits.attempts):
-        trajectory = await _attempt(assignment, command, facade, limits)
-        if trajectory.reward is not None:
-            break
-        trajectory.extra["attempts"] = attempt + 1
-    return trajectory
+    return await until_judged(lambda: _attempt(assignment, command, facade, limits), limits.attempts)
 
 
 async def _attempt(
@@ -58,14 +57,17 @@ async def _attempt(
 
 
 async def _run(command: Sequence[str], given: str, address: str, seconds: float) -> Verdict:
-    """What the program says. It ends with its time, with this process, and with all that it started."""
+    """What the program says. It ends with its time and with this process. Where it ends, its process group is
+    killed; what left that group lives on, but its session is closed, so that it gets no more answers.
+    """
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     with contextlib.ExitStack() as files:
         task, out, faults = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         task.write(given.encode())
         task.seek(0)
         process = await asyncio.create_subprocess_exec(
             *command, stdin=task, stdout=out, stderr=faults, start_new_session=True,
-            env={**os.environ, "OPENAI_BASE_URL": address, "OPENAI_API_KEY": "none"},
+            env={**passed, "OPENAI_BASE_URL": address, "OPENAI_API_KEY": "none"},
             preexec_fn=parents_death(signal.SIGKILL),
         )  # fmt: skip
         try:

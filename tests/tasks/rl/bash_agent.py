@@ -1,11 +1,10 @@
 """An agent as they are found outside: a loop around ``bash`` with the ``openai`` package.
 
 ``play`` is the agent, ``main`` the wrapper that the rollout worker starts: it hands over the task, and
-judges.
+judges. Its argument is the folder to work in.
 """
 
 import json
-import os
 import subprocess
 import sys
 
@@ -39,7 +38,7 @@ def play(messages: list[dict], folder: str) -> list[str]:
 def main() -> None:
     task = json.load(sys.stdin)
     try:
-        commands = play(list(task["messages"]), os.environ["AGENT_FOLDER"])
+        commands = play(list(task["messages"]), sys.argv[1])
         reason = f"{len(commands)} commands"
     except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
         commands, reason = [], error.code

@@ -19,7 +19,7 @@ from tasks.rl.engines.local import LocalEngine
 from tasks.rl.gateway import facade as facade_module
 from tasks.rl.gateway.facade import Facade
 from tasks.rl.gateway.gateway import Gateway, UnknownSession
-from tasks.rl.gateway.program import roll_out_program
+from tasks.rl.gateway.program import PASSED, roll_out_program
 from tasks.rl.rollout import Assignment, Limits
 from tasks.rl.router import Router
 from tests.waiting import PATIENCE, wait_until
@@ -294,11 +294,10 @@ def assignment(seed: int) -> Assignment:
     return Assignment(f"group-1/{seed}", "group-1", task, "off", seed)
 
 
-def test_a_bash_loop_in_a_process_of_its_own(shell_user, tmp_path, monkeypatch):
+def test_a_bash_loop_in_a_process_of_its_own(shell_user, tmp_path):
     """Its commands run, their output is read as context, and the verdict is what it said of itself."""
     (tmp_path / "hint").write_text("")
-    monkeypatch.setenv("AGENT_FOLDER", str(tmp_path))
-    command = [sys.executable, str(HERE / "bash_agent.py")]
+    command = [sys.executable, str(HERE / "bash_agent.py"), str(tmp_path)]
 
     async def run(facade, gateway):
         limits = Limits(turns=6)
@@ -322,8 +321,8 @@ def test_a_bash_loop_in_a_process_of_its_own(shell_user, tmp_path, monkeypatch):
 
 
 HANGS = """
-import os, subprocess, time
-subprocess.Popen(["sleep", "1000"], env={"MARK": os.environ["MARK"]})
+import subprocess, sys, time
+subprocess.Popen(["sleep", "1000"], env={"MARK": sys.argv[1]})
 time.sleep(1000)
 """
 PROGRAMS = [
@@ -338,22 +337,123 @@ PROGRAMS = [
 ]
 
 
-def test_what_programs_end_with(shell_user, tmp_path, monkeypatch):
-    monkeypatch.setenv("MARK", str(tmp_path))
-
+def test_what_programs_end_with(shell_user, tmp_path):
     async def run(facade, gateway):
         for program, reward, words in PROGRAMS:
             limits = Limits(seconds=2 if program == HANGS else PATIENCE, attempts=1)
-            command = [sys.executable, "-I", "-S", "-c", program]
+            command = [sys.executable, "-I", "-S", "-c", program, str(tmp_path)]
             trajectory = await roll_out_program(assignment(1), command, facade, limits)
             assert trajectory.reward == reward and words in trajectory.reason
-            assert trajectory.extra == ({} if reward is not None else {"attempts": 1})
+            assert trajectory.extra == {}
 
     with_facade(shell_user, run)
     wait_until(
         lambda: not [path for path in Path("/proc").glob("[0-9]*/environ") if marked(path, tmp_path)],
         "the end of all that programs started",
     )
+
+
+SHOWS = "import json, os; print(json.dumps({'reward': 0, 'reason': ' '.join(sorted(os.environ))}))"
+
+
+def test_programs_get_no_secrets(shell_user, monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "secret")
+    monkeypatch.setenv("OPENAI_ORG_ID", "ours")
+    monkeypatch.setenv("TMPDIR", "/tmp")
+
+    async def run(facade, gateway):
+        command = [sys.executable, "-I", "-S", "-c", SHOWS]
+        return await roll_out_program(assignment(1), command, facade, Limits(seconds=PATIENCE))
+
+    shown = set(with_facade(shell_user, run).reason.split()) - {"LC_CTYPE"}  # Python itself may set it
+    assert {"PATH", "TMPDIR", "OPENAI_BASE_URL", "OPENAI_API_KEY"} <= shown
+    assert shown <= {*PASSED, "OPENAI_BASE_URL", "OPENAI_API_KEY"}
+
+
+LEAVES = """
+import os, subprocess, sys, time, urllib.request
+address, folder = os.environ["OPENAI_BASE_URL"], sys.argv[1]
+if len(sys.argv) == 2:
+    child = subprocess.Popen([sys.executable, "-I", "-S", __file__, folder, "child"], start_new_session=True)
+    while not os.path.exists(folder + "/asks"):
+        time.sleep(0.01)
+    print('{"reward": null, "reason": "no judge"}')
+else:
+    open(folder + "/asks", "w").close()
+    body = b'{"messages": [{"role": "user", "content": "late"}]}'
+    kind = {"content-type": "application/json"}
+    request = urllib.request.Request(address + "/chat/completions", body, kind)
+    try:
+        urllib.request.urlopen(request)
+        said = "answered"
+    except urllib.error.HTTPError as error:
+        said = str(error.code)
+    open(folder + "/said.new", "w").write(said)
+    os.rename(folder + "/said.new", folder + "/said")
+"""
+
+
+def test_who_left_the_process_group_writes_into_no_trajectory(shell_user, tmp_path):
+    """Its answer comes once its rollout is over, and another attempt at it under way."""
+    program = tmp_path / "leaves.py"
+    program.write_text(LEAVES)
+
+    async def run(facade, gateway):
+        engine = gateway.clients["engine"]
+        engine.free.clear()
+        address = facade.open("group-1/1", 1, OFF, turns=1)
+        asking = asyncio.create_task(speak(address, 1))
+        await engine.asked.wait()
+        _, first = facade.close("group-1/1")
+        facade.open("group-1/1", 1, OFF, turns=1)
+        engine.free.set()
+        with pytest.raises(openai.NotFoundError, match="has ended"):
+            await asking
+        assert facade.close("group-1/1")[1].branches == first.segments == []
+
+        engine.free.clear()
+        engine.asked.clear()
+        command = [sys.executable, "-I", "-S", str(program), str(tmp_path)]
+        trajectory = await roll_out_program(
+            assignment(1), command, facade, Limits(seconds=PATIENCE, attempts=1)
+        )
+        engine.free.set()
+        while not (tmp_path / "said").exists():
+            await asyncio.sleep(0.01)
+        assert (tmp_path / "said").read_text() == "404"
+        assert trajectory.segments == [] and trajectory.tokens == 0
+
+    with_facade(shell_user, run)
+
+
+def test_requests_at_once_share_the_turns(shell_user):
+    """Of three together two are answered, and one that failed is given back."""
+
+    async def run(facade, gateway):
+        engine = gateway.clients["engine"]
+        engine.free.clear()
+        address = facade.open("r", 1, OFF, turns=2)
+        async with client_of(address) as client:
+            asked = lambda text: asyncio.create_task(client.chat.completions.create(  # noqa: E731
+                model="policy", messages=[{"role": "user", "content": text}]
+            ))  # fmt: skip
+            both = [asked("one"), asked("two")]
+            while len(gateway._calls.get("engine", ())) < 2:
+                await asyncio.sleep(0.01)
+            with pytest.raises(openai.UnprocessableEntityError, match="has had its 2 answers"):
+                await asked("three")
+            both[0].cancel()
+            while len(gateway._calls["engine"]) > 1:
+                await asyncio.sleep(0.01)
+            engine.free.set()
+            await both[1]
+            await asked("four")
+            with pytest.raises(openai.UnprocessableEntityError):
+                await asked("five")
+        guest, session = facade.close("r")
+        assert guest.answered == sum(len(segment.turns) for segment in session.segments) == 2
+
+    with_facade(shell_user, run)
 
 
 def marked(path: Path, mark: Path) -> bool:

@@ -133,6 +133,44 @@ def test_without_any_engine_it_says_so(pool, tokenizer):
     with_gateway(pool, tokenizer, run)
 
 
+class Late:
+    """An engine whose answer waits until it may come."""
+
+    def __init__(self, client):
+        self._client, self.answered, self.free = client, asyncio.Event(), asyncio.Event()
+
+    async def sample(self, *arguments):
+        answer = await self._client.sample(*arguments)
+        self.answered.set()
+        await self.free.wait()
+        return answer
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "opened again"])
+def test_an_answer_after_the_end_is_written_nowhere(pool, tokenizer, again):
+    async def run(gateway):
+        gateway.open("r", 1)
+        first = await gateway.chat("r", ASKED, None, MODES["preserved"])
+        gateway.clients |= {name: Late(client) for name, client in gateway.clients.items()}
+        late = gateway.clients[gateway.router.route("r")]
+        messages = [*ASKED, first.message, {"role": "user", "content": "and"}]
+        asking = asyncio.create_task(gateway.chat("r", messages, None, MODES["preserved"]))
+        await late.answered.wait()
+        (segment,) = gateway.close("r").segments
+        before = list(segment.ids)
+        if again:
+            gateway.open("r", 1)
+        late.free.set()
+        with pytest.raises(UnknownSession, match="closed before its answer came"):
+            await asking
+        assert segment.ids == before and len(segment.turns) == 1
+        if again:
+            assert gateway.close("r").branches == []
+        assert set(gateway.router.load().values()) == {0}
+
+    with_gateway(pool, tokenizer, run)
+
+
 def test_bad_requests(pool, tokenizer):
     async def run(gateway):
         with pytest.raises(UnknownSession, match="'r' is open"):

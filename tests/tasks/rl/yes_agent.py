@@ -1,6 +1,6 @@
 """The smallest agent that is a program of its own: it asks the policy once and rewards a yes.
 
-It notes in ``AGENT_LOG`` when it begins, with its process id, and what it was told.
+It notes in the file of its argument when it begins, with its process id, and what it was told.
 """
 
 import json
@@ -10,7 +10,7 @@ import urllib.request
 
 
 def note(text: str) -> None:
-    with open(os.environ["AGENT_LOG"], "a") as file:
+    with open(sys.argv[1], "a") as file:
         file.write(f"{text}\n")
 
 
