@@ -109,7 +109,7 @@ def niceness(stage: Stage, graph: dict[str, Stage]) -> int:
     if stage.accelerator:
         return 0
     waiting = sum(graph[name].accelerator for name in descendants(graph, stage.name))
-    return 19 - 2 * min(waiting, 7)
+    return min(19, max(1, 21 - 2 * waiting))
 
 
 def run(

@@ -4,7 +4,7 @@ import pytest
 
 from data_pipelines.eval_sets import distinct_tasks
 from environments.catalog import environments, family_names, find_family, select
-from environments.interface import is_heldout
+from environments.interface import Task, is_heldout
 from environments.keys import KEYS
 from pipeline.recipe import load_recipe
 
@@ -18,12 +18,30 @@ SPACES = {
     "lookup/hop": [f"end {key}" for key in KEYS],
     "lookup/code": [f"args of {name}" for name in NAMES],
 }
+DRAWS = 2000  # of a family: all its prompts are among them, where they are few
+FEW = ("instructions/case", "instructions/edges", "instructions/items")
+
+
+def asked(task: Task) -> str:
+    """What a model sees: the system's message, where there is one, and the user's."""
+    return "\n".join(message["content"] for message in task.messages)
+
+
+def drawn(name: str) -> list[str]:
+    environment, family = find_family(CATALOG, name)
+    tasks = [
+        environment.make_task(family, seed, heldout) for seed in range(DRAWS) for heldout in (False, True)
+    ]
+    return sorted({asked(task) for task in tasks})
+
+
+SPACES |= {name: drawn(name) for name in FEW}
 
 
 def prompts(name: str) -> list[str]:
     tasks = distinct_tasks(*find_family(CATALOG, name), WANTED)
     assert all(task.heldout for task in tasks)
-    return [task.messages[0]["content"] for task in tasks]
+    return [asked(task) for task in tasks]
 
 
 @pytest.mark.parametrize("name", family_names(CATALOG) + family_names(CATALOG, evaluation_only=True))
