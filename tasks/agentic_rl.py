@@ -9,7 +9,6 @@ agent_tasks, questions over a corpus from search_tasks.
 """
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -25,11 +24,11 @@ from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.difficulty import Pair
 from tasks.rl.groups import centred
 from tasks.rl.losses.double_sided import DoubleSided
+from tasks.rl.output import write_policy
 from tasks.rl.selection import by_reward
-from tasks.rl.setup import in_modes, read_tasks, services_of
-from tasks.rl.trainer import TRAJECTORIES, RlJob, train_policy
+from tasks.rl.setup import families_of, in_modes, read_tasks, services_of
+from tasks.rl.trainer import RlJob, train_policy
 from tasks.rl.worker import FIGURES, ServiceConfig
-from tasks.training.output import write_checkpoint
 from tasks.training.setup import load_model, pick_device
 
 HARBOR, SEARCH = "harbor", "search"  # services beside those of the families
@@ -52,15 +51,14 @@ def run(context: Context) -> dict[str, float]:
         )
     )  # fmt: skip
     context.facts |= _became(context.scratch / FIGURES)
-    write_checkpoint(context, model, start)
-    shutil.copyfile(context.scratch / TRAJECTORIES, context.out / TRAJECTORIES)
+    write_policy(context, model, start)
     return values
 
 
 def catalog_of(context: Context) -> CatalogConfig:
     """What the worker must open for the tasks that the recipe gives weight."""
     section: AgenticRlSection = context.section
-    families = [name for name, weight in section.families.items() if weight]
+    families = families_of(section)
     return CatalogConfig(
         corpus=context.inputs["search_tasks"] / "corpus" if section.search else None,
         agent_tasks=_harbor_root(context) if section.harbor else None,
@@ -72,8 +70,7 @@ def catalog_of(context: Context) -> CatalogConfig:
 def tasks_of(context: Context) -> dict[str, list[Task]]:
     """Training tasks by service. Raises ``UserError`` where one with weight has none."""
     section: AgenticRlSection = context.section
-    families = [name for name, weight in section.families.items() if weight]
-    tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families)
+    tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families_of(section))
     if section.harbor:
         tasks[HARBOR] = HarborTasks(_harbor_root(context), name=HARBOR).tasks(heldout=False)
         if not tasks[HARBOR]:

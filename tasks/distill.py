@@ -7,8 +7,6 @@ find each token, every one for prompts of its own set. There is no reward: the e
 logged alone.
 """
 
-import shutil
-
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from pipeline.recipe.rl import DistillSection
@@ -16,10 +14,10 @@ from pipeline.stage import Context, run_stage
 from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.losses.distillation import Distillation
 from tasks.rl.losses.icepop import IcePop
-from tasks.rl.setup import in_modes, read_tasks, services_of
+from tasks.rl.output import write_policy
+from tasks.rl.setup import families_of, services_of, tasks_in_modes
 from tasks.rl.teachers import Teachers, by_teacher
-from tasks.rl.trainer import TRAJECTORIES, RlJob, train_policy
-from tasks.training.output import write_checkpoint
+from tasks.rl.trainer import RlJob, train_policy
 from tasks.training.setup import load_model, pick_device
 
 STUDENT = "general_rl"
@@ -30,20 +28,17 @@ def run(context: Context) -> dict[str, float]:
     section: DistillSection = context.section
     start, device = context.inputs[STUDENT], pick_device()
     model, tokenizer = load_model(start, device), Tokenizer.load(start)
-    families = [name for name, weight in section.families.items() if weight]
-    tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families)
-    pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
+    pairs = tasks_in_modes(context)
     folders = {name: context.inputs[name] for name in section.teachers}
     teachers = Teachers.load(folders, section.teacher_of, start, device)
     values = train_policy(
         RlJob(
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services_of(context, pairs),
             Distillation(IcePop(section.beta, section.eps_low, section.eps_high)),
-            by_teacher(section, teachers), catalog=CatalogConfig(sandbox=in_sandboxes(families)),
+            by_teacher(section, teachers), catalog=CatalogConfig(sandbox=in_sandboxes(families_of(section))),
         )
     )  # fmt: skip
-    write_checkpoint(context, model, start)
-    shutil.copyfile(context.scratch / TRAJECTORIES, context.out / TRAJECTORIES)
+    write_policy(context, model, start)
     return values
 
 

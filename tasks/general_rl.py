@@ -24,13 +24,13 @@ from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.difficulty import Pair as TaskAndMode
 from tasks.rl.groups import centred
 from tasks.rl.losses.icepop import IcePop
+from tasks.rl.output import write_policy
 from tasks.rl.rewards.combine import RewardsConfig
 from tasks.rl.rewards.preferences import PairMaker, anchors, split
 from tasks.rl.rewards.reward_model import FIGURES, finished, train_reward_model
 from tasks.rl.selection import by_reward
-from tasks.rl.setup import in_modes, read_tasks, services_of
-from tasks.rl.trainer import TRAJECTORIES, RlJob, train_policy
-from tasks.training.output import write_checkpoint
+from tasks.rl.setup import families_of, services_of, tasks_in_modes
+from tasks.rl.trainer import RlJob, train_policy
 from tasks.training.setup import load_model, pick_device
 
 MOST_ANCHOR_TEXTS = 2000
@@ -41,9 +41,7 @@ def run(context: Context) -> dict[str, float]:
     section: GeneralRlSection = context.section
     start = context.inputs["agentic_rl"]
     model, tokenizer = load_model(start, pick_device()), Tokenizer.load(start)
-    families = [name for name, weight in section.families.items() if weight]
-    tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families)
-    pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
+    pairs = tasks_in_modes(context)
     folder = context.scratch / "reward_model" if section.reward_model is not None else None
     if folder is not None:
         every = [pair for found in pairs.values() for pair in found]
@@ -56,11 +54,10 @@ def run(context: Context) -> dict[str, float]:
         RlJob(
             context, model, start, tokenizer.ids_by_name[END_OF_TEXT], services,
             IcePop(section.beta, section.eps_low, section.eps_high), by_reward(section, centred),
-            catalog=CatalogConfig(sandbox=in_sandboxes(families)),
+            catalog=CatalogConfig(sandbox=in_sandboxes(families_of(section))),
         )
     )  # fmt: skip
-    write_checkpoint(context, model, start)
-    shutil.copyfile(context.scratch / TRAJECTORIES, context.out / TRAJECTORIES)
+    write_policy(context, model, start)
     if folder is not None:
         shutil.copyfile(folder / FIGURES, context.out / FIGURES)
     return values

@@ -6,8 +6,6 @@ Rollouts are synchronous and on policy, one update a batch; there is no KL term.
 selection deterministic, and the experts of the rollout are replayed.
 """
 
-import shutil
-
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from pipeline.recipe.rl import ReasoningRlSection
@@ -15,10 +13,10 @@ from pipeline.stage import Context, run_stage
 from tasks.rl.catalog import CatalogConfig, in_sandboxes
 from tasks.rl.groups import normalised
 from tasks.rl.losses.icepop import IcePop
+from tasks.rl.output import write_policy
 from tasks.rl.selection import by_reward
-from tasks.rl.setup import easier_half_first, graded, in_modes, read_tasks, services_of
-from tasks.rl.trainer import TRAJECTORIES, RlJob, train_policy
-from tasks.training.output import write_checkpoint
+from tasks.rl.setup import easier_half_first, families_of, graded, services_of, tasks_in_modes
+from tasks.rl.trainer import RlJob, train_policy
 from tasks.training.setup import load_model, pick_device
 
 
@@ -27,10 +25,8 @@ def run(context: Context) -> dict[str, float]:
     section: ReasoningRlSection = context.section
     start = context.inputs["sft"]
     model, tokenizer = load_model(start, pick_device()), Tokenizer.load(start)
-    families = [name for name, weight in section.families.items() if weight]
-    tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families)
-    pairs = {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
-    catalog = CatalogConfig(sandbox=in_sandboxes(families))
+    pairs = tasks_in_modes(context)
+    catalog = CatalogConfig(sandbox=in_sandboxes(families_of(section)))
     weights = section.families
     if section.difficulty_samples:
         pairs, shares = graded(context, model, tokenizer, pairs, section.difficulty_samples, catalog)
@@ -44,8 +40,7 @@ def run(context: Context) -> dict[str, float]:
             catalog=catalog,
         )
     )  # fmt: skip
-    write_checkpoint(context, model, start)
-    shutil.copyfile(context.scratch / TRAJECTORIES, context.out / TRAJECTORIES)
+    write_policy(context, model, start)
     return values
 
 

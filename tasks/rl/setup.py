@@ -31,6 +31,18 @@ def read_tasks(path: Path, families: Sequence[str]) -> dict[str, list[Task]]:
     return found
 
 
+def families_of(section: RlSection) -> list[str]:
+    """Those that the recipe gives weight."""
+    return [name for name, weight in section.families.items() if weight]
+
+
+def tasks_in_modes(context: Context) -> dict[str, list[Pair]]:
+    """Of the section's families the tasks of stage rl_tasks, each in a thinking mode."""
+    section: RlSection = context.section
+    tasks = read_tasks(context.inputs["rl_tasks"] / "tasks.jsonl", families_of(section))
+    return {name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()}
+
+
 def in_modes(tasks: Sequence[Task], modes: ModeWeights, seed: int) -> list[Pair]:
     """Each task in one thinking mode, drawn by weight."""
     rng = random.Random(f"{seed}/modes")
