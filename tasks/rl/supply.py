@@ -47,7 +47,7 @@ class Supply:
         rollouts = section.rollouts
         self._pool = EnginePool(
             start, count=rollouts.engines, scratch=scratch, decode=rollouts.decode,
-            threads=max(1, (os.cpu_count() or 1) // (rollouts.engines + bool(rollouts.ahead))),
+            threads=max(1, len(os.sched_getaffinity(0)) // (rollouts.engines + bool(rollouts.ahead))),
             record_experts=rollouts.record_experts,
         )  # fmt: skip
         config = WorkerConfig(
