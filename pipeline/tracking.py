@@ -8,6 +8,7 @@ from pipeline.mlflow_sink import MlflowSink
 
 FILE = "metrics.jsonl"
 TRAJECTORIES = "trajectories.jsonl"  # what a stage of reinforcement learning keeps of its rollouts
+STEP_TIMES = "steps.jsonl"  # and when they, its updates and its pushes of weights were
 
 
 class Metrics:

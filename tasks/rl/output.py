@@ -5,11 +5,12 @@ from pathlib import Path
 
 from model.transformer import Transformer
 from pipeline.stage import Context
-from pipeline.tracking import TRAJECTORIES
+from pipeline.tracking import STEP_TIMES, TRAJECTORIES
 from tasks.training.output import write_checkpoint
 
 
 def write_policy(context: Context, model: Transformer, start: Path) -> None:
     """``start``: the checkpoint that training began from, whose tokenizer is the policy's."""
     write_checkpoint(context, model, start)
-    shutil.copyfile(context.scratch / TRAJECTORIES, context.out / TRAJECTORIES)
+    for name in (TRAJECTORIES, STEP_TIMES):
+        shutil.copyfile(context.scratch / name, context.out / name)

@@ -1,6 +1,7 @@
-"""What a step of reinforcement learning leaves for people: figures, and some of its trajectories."""
+"""What a step of reinforcement learning leaves for people: figures, times, and some of its trajectories."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,11 +70,49 @@ class TrajectoryLog:
                 file.write(json.dumps(record) + "\n")  # in ASCII: what a model says may be no valid Unicode
 
     def rewind(self, step: int) -> None:
-        """Keep the lines of earlier steps alone; one that a kill cut off goes, too."""
-        if self.path.exists():
-            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
-            write_whole(self.path, "".join(whole))
+        """Keep the lines of earlier steps alone."""
+        _rewind(self.path, step)
+
+
+class StepTimes:
+    """When each step's rollouts, update and push of weights were, a line a step: the report's timeline.
+
+    A line: ``step``; ``ended``, Unix seconds; ``seconds`` of the trainer by part, in the order in which they
+    end with it; and of every rollout of the step [began, ended, its oldest weight version, sampled tokens].
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def keep(self, step: int, seconds: dict[str, float], groups: Sequence[Group]) -> None:
+        spans = [_span(trajectory) for group in groups for trajectory in group.trajectories]
+        rollouts = [span for span in spans if span]
+        line = {"step": step, "ended": time.time(), "seconds": seconds, "rollouts": rollouts}
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Keep the lines of earlier steps alone."""
+        self.path.touch()
+        _rewind(self.path, step)
+
+
+def _span(trajectory: Trajectory) -> list[float] | None:
+    """None for a rollout that asked no engine for anything."""
+    turns = [turn for segment in trajectory.segments for turn in segment.turns]
+    oldest = [segment.oldest for segment in trajectory.segments if segment.oldest is not None]
+    if not turns or not oldest:
+        return None
+    began, ended = min(turn.began for turn in turns), max(turn.ended for turn in turns)
+    return [round(began, 3), round(ended, 3), min(oldest), trajectory.tokens]
+
+
+def _rewind(path: Path, step: int) -> None:
+    """Keep the lines of steps before ``step``; one that a kill cut off goes, too."""
+    if path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
+        write_whole(path, "".join(whole))
 
 
 def _plain(advantage: float | Sequence[float] | None) -> float | list[float] | None:

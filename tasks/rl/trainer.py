@@ -20,13 +20,13 @@ from torch import nn
 from pipeline.errors import UserError
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context
-from pipeline.tracking import TRAJECTORIES
+from pipeline.tracking import STEP_TIMES, TRAJECTORIES
 from tasks.rl.batches import pack
 from tasks.rl.catalog import CatalogConfig
 from tasks.rl.group import Group
 from tasks.rl.objective import PolicyLoss, PolicyObjective, freeze_indexer
 from tasks.rl.orchestrator import Window
-from tasks.rl.record import TrajectoryLog, describe
+from tasks.rl.record import StepTimes, TrajectoryLog, describe
 from tasks.rl.selection import Select, Selection
 from tasks.rl.supply import Supply
 from tasks.rl.worker import ServiceConfig
@@ -77,6 +77,7 @@ class _Run:
         self.optimizer = make_optimizer(self.model, self.section.optimizer)
         self.accumulate = Accumulator(PolicyObjective(self.model, job.loss), self.model.parameters())
         self.trajectories = TrajectoryLog(self.scratch / TRAJECTORIES, self.section.trajectories_kept)
+        self.times = StepTimes(self.scratch / STEP_TIMES)
         self.step, self.version, self.last = 0, 0, {}
         self.done: set[int] = set()  # groups that were trained on
         self._resume()
@@ -85,6 +86,7 @@ class _Run:
         job = self.job
         job.context.metrics.rewind(self.step)
         self.trajectories.rewind(self.step)
+        self.times.rewind(self.step)
         stop = StopSignal()
         if self.step == self.section.steps:
             return self.last
@@ -118,12 +120,12 @@ class _Run:
         self.step += 1
         self.done |= {group.index for group in groups}
         self._push()
-        values |= {
+        seconds = {
             "perf/rollout_s": gathered - started, "perf/select_s": selected - gathered,
             "perf/update_s": updated - selected, "perf/push_s": time.perf_counter() - updated,
-            **self.supply.figures(),
         }  # fmt: skip
-        self._tell(values)
+        self.times.keep(self.step - 1, seconds, groups)
+        self._tell(values | seconds | self.supply.figures())
         if stop.asked or self.step % self.section.save_every_steps == 0 or self.step == self.section.steps:
             self._save()
         self.supply.want(self.step, self.done)

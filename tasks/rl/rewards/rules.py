@@ -4,21 +4,13 @@ A rule that says nothing about a task, such as that of tool calls where there ar
 The pathologies are those of GLM-4.5's general RL: mixed languages, repetition, faults of format.
 """
 
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from environments.episode import MalformedCall, read_call
 from environments.interface import Message, Mode, Task
+from environments.pathologies import language, repetition
 from model.config import SPECIAL_TOKENS
-
-# A piece of up to 64 characters, four times or more in a row.
-LOOP = re.compile(r"(.{1,64}?)\1{3,}", re.DOTALL)
-SHORTEST_LOOP = 12  # characters: "aaaa" may be meant
-READ = 8192  # characters of an answer that are searched for loops
-ONE_SCRIPT = {"HIRAGANA": "CJK", "KATAKANA": "CJK"}  # written together
 
 
 @dataclass(frozen=True)
@@ -81,20 +73,6 @@ def thinking(answers: Sequence[Message], mode: Mode) -> float:
     return float(right and plain)
 
 
-def language(asked: str, text: str) -> float:
-    """The share of letters in a script that the prompt is written in; broken bytes are in none."""
-    known = set(_scripts(asked)) or {"LATIN"}
-    scripts = list(_scripts(text))
-    return sum(script in known for script in scripts) / len(scripts) if scripts else 1.0
-
-
-def repetition(text: str) -> float:
-    """1 less the share of the text that is one piece over and over."""
-    text = text[:READ]
-    loops = [len(found.group()) for found in LOOP.finditer(text) if len(found.group()) >= SHORTEST_LOOP]
-    return 1 - sum(loops) / max(len(text), 1)
-
-
 def length(tokens: int, long_from: int, long_until: int) -> float:
     """1 up to ``long_from`` tokens, 0 from ``long_until`` on, a straight line between."""
     return min(1.0, max(0.0, (long_until - tokens) / (long_until - long_from)))
@@ -108,16 +86,3 @@ def _parts(message: Message) -> Iterator[str]:
 
 def _calls(messages: Sequence[Message]) -> list[dict]:
     return [call for message in messages for call in message.get("tool_calls") or ()]
-
-
-def _scripts(text: str) -> Iterator[str]:
-    for character in text:
-        if character.isalpha() or character == "\ufffd":
-            yield _script(character)
-
-
-@cache
-def _script(character: str) -> str:
-    """LATIN, CYRILLIC, CJK, ...: the first word of a letter's name."""
-    word = unicodedata.name(character, "?").split()[0]
-    return ONE_SCRIPT.get(word, word)

@@ -142,6 +142,12 @@ def test_steps_push_weights(straight):
     lines = [json.loads(line) for line in (scratch / "trajectories.jsonl").read_text().splitlines()]
     versions = {line["step"]: {v for s in line["segments"] for v in s["versions"]} - {-1} for line in lines}
     assert versions == {0: {0}, 1: {1}, 2: {2}, 3: {3}}
+    times = [json.loads(line) for line in (scratch / "steps.jsonl").read_text().splitlines()]
+    assert [[rollout[2] for rollout in line["rollouts"]] for line in times] == [[n] * 12 for n in range(4)]
+    for line, row in zip(times, rows, strict=True):
+        assert line["seconds"] == {name: row[name] for name in line["seconds"]}
+        updated = line["ended"] - line["seconds"]["perf/update_s"] - line["seconds"]["perf/push_s"]
+        assert all(began < ended < updated + 0.1 for began, ended, _, _ in line["rollouts"])
     assert all(row["off_policy/age_max"] == row["off_policy/age_mean"] == 0 for row in rows)
     learnt = [row for row in rows if "train/loss" in row]
     assert learnt and all(row["mismatch_kl"] < 1e-6 and row["optim/grad_norm"] > 0 for row in learnt)
@@ -157,7 +163,7 @@ def test_a_killed_trainer_goes_on_as_if_nothing_had_been(settings, straight, tmp
     found = finish(start(settings, killed), killed)
     assert_close(found, torch.load(straight / "end.pt", weights_only=True))
     assert trained(killed) == list(range(12))
-    for name in ("metrics.jsonl", "trajectories.jsonl"):
+    for name in ("metrics.jsonl", "trajectories.jsonl", "steps.jsonl"):
         steps = [
             [json.loads(line)["step"] for line in (folder / name).read_text().splitlines()]
             for folder in (straight, killed)
