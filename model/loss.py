@@ -40,9 +40,12 @@ def next_targets(tokens_BT: torch.Tensor, start_BT: torch.Tensor | None = None) 
     return ahead(tokens_BT, 1, start, fill=IGNORE)
 
 
-def language_loss(model: Transformer, hidden_BTD: torch.Tensor, target_BT: torch.Tensor) -> torch.Tensor:
-    """``-log p(target)`` at every position, float32 (B, T), 0 where ignored."""
-    loss_M = linear_cross_entropy(hidden_BTD.flatten(0, 1), model.head.weight, target_BT.flatten())
+def language_loss(
+    model: Transformer, hidden_BTD: torch.Tensor, target_BT: torch.Tensor, *, draft: bool = False
+) -> torch.Tensor:
+    """``-log p(target)`` at every position, float32 (B, T), 0 where ignored; ``draft``: of an MTP state."""
+    head = model.draft_head if draft else model.head
+    loss_M = linear_cross_entropy(hidden_BTD.flatten(0, 1), head.weight, target_BT.flatten())
     return loss_M.view(target_BT.shape)
 
 
@@ -121,7 +124,7 @@ def _add_mtp(model, losses: Losses, tokens_BT, target_BT, hidden_BTD, start_BT, 
     steps = []
     for k, state in enumerate(states, start=1):
         target = ahead(target_BT, k, start, fill=IGNORE)
-        steps.append(_mean(language_loss(model, state, target), target))
+        steps.append(_mean(language_loss(model, state, target, draft=True), target))
     losses.mtp = torch.stack(steps).mean()
     routers = [s.router for s in signals if s.router is not None]
     if routers:

@@ -5,8 +5,11 @@ Step k reads at position t the previous step's hidden state (step 1: the trunk's
 trained on its own output, which is what drafting several tokens needs. Embedding and head are the trunk's.
 
 Conventions of the served block (vLLM's): the trunk's state is taken after the final norm; the state handed
-from step to step is taken before the block's own norm; the embedding is zeroed at position 0. B batch, T
-tokens, D hidden.
+from step to step is taken before the block's own norm; the embedding is zeroed at position 0.
+
+In a rotated model (model/quantization/rotation.py) the trunk's final norm has given its gain to the head, so
+the state that arrives lacks it: ``correction`` puts it back, and the head that had taken up the block's own
+gain is ``head``. Both are None otherwise. B batch, T tokens, D hidden.
 """
 
 import torch
@@ -25,12 +28,28 @@ class MTP(nn.Module):
         self.join = nn.Linear(2 * D, D, bias=False)
         self.block = block
         self.norm = RMSNorm(D, config.norm_eps)
+        self.correction: nn.Linear | None = None
+        self.head: nn.Linear | None = None
+
+    def separate(self, head: nn.Linear) -> None:
+        """Give the block a head of its own, a copy of the trunk's, and a correction that changes nothing."""
+        weight = head.weight
+        D = weight.shape[1]
+        self.head = nn.Linear(D, weight.shape[0], bias=False, device=weight.device, dtype=weight.dtype)
+        self.correction = nn.Linear(D, D, bias=False, device=weight.device, dtype=weight.dtype)
+        with torch.no_grad():
+            self.head.weight.copy_(weight)
+            nn.init.eye_(self.correction.weight)
+
+    def receive(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        """The trunk's state after its final norm as the first step reads it."""
+        return hidden_BTD if self.correction is None else self.correction(hidden_BTD)
 
     def forward(self, hidden_BTD, embedded_BTD, first_BT, view, options):
         """One step.
 
         Args:
-            hidden_BTD: the previous step's state, or the trunk's after its final norm.
+            hidden_BTD: the previous step's state, or what ``receive`` made of the trunk's.
             embedded_BTD: embedding of the token that follows the last one the state knows.
             first_BT: bool, True at position 0 of a document.
             view, options: as for a trunk block.

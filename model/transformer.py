@@ -143,6 +143,11 @@ class Transformer(nn.Module):
         """Next-token logits (B, T, V)."""
         return self.head(hidden_BTD)
 
+    @property
+    def draft_head(self) -> nn.Linear:
+        """The head of the MTP steps: the trunk's, but in a rotated model."""
+        return self.head if self.mtp is None or self.mtp.head is None else self.mtp.head
+
     def mtp_states(
         self,
         tokens_BT: torch.Tensor,
@@ -153,8 +158,8 @@ class Transformer(nn.Module):
         attention: Mode = "dense",
         indexer_loss: bool = False,
     ) -> tuple[list[torch.Tensor], list[Signals]]:
-        """The chain of MTP steps behind the trunk's ``hidden_BTD``: normed states for the head, one (B, T, D)
-        a step.
+        """The chain of MTP steps behind the trunk's ``hidden_BTD``: normed states for ``draft_head``, one
+        (B, T, D) a step.
 
         Step k's state at t is for predicting ``tokens[t + k + 1]``; the last k positions of every document
         lack the token they would read and hold nothing of use.
@@ -164,6 +169,7 @@ class Transformer(nn.Module):
         key = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         first_BT = view.start_BT == key
         states, signals = [], []
+        hidden_BTD = self.mtp.receive(hidden_BTD)
         for step in range(1, steps + 1):
             embedded = self.embed(ahead(tokens_BT, step, view.start_BT, fill=0))
             hidden_BTD, signal = self.mtp(hidden_BTD, embedded, first_BT, view, options)
@@ -184,7 +190,9 @@ class Transformer(nn.Module):
     def read_mtp(
         self, tokens_M: torch.Tensor, hidden_MD: torch.Tensor, view: PagedView, options: AttentionOptions
     ) -> torch.Tensor:
-        """States (M, D) of the MTP block before its own norm, from the states before ``tokens_M``."""
+        """States (M, D) of the MTP block before its own norm, from the states before ``tokens_M``: its own of
+        a step earlier, or the trunk's through ``mtp.receive``.
+        """
         first = (view.position_M == 0).unsqueeze(0)
         return self.mtp(hidden_MD.unsqueeze(0), self.embed(tokens_M).unsqueeze(0), first, view, options)[0][0]
 

@@ -82,7 +82,7 @@ class Drafter:
         view = self._model.paged_view(self._cache, chunks, start=1)
         state_MD = self._model.read_mtp(
             torch.tensor(tokens, device=device),
-            hidden_MD[torch.tensor(sources, device=device)],
+            self._model.mtp.receive(hidden_MD[torch.tensor(sources, device=device)]),
             view,
             self._options,
         )
@@ -95,7 +95,7 @@ class Drafter:
                 chunks = [Chunk(s.pages, len(s.ids) - 1 + step, 1) for s in sequences]
                 view = self._model.paged_view(self._cache, chunks, start=1)
                 state_BD = self._model.read_mtp(drafts[-1], state_BD, view, self._options)
-            logits_BV = self._model.logits(self._model.mtp.norm(state_BD))
+            logits_BV = self._model.draft_head(self._model.mtp.norm(state_BD))
             drafts.append(choose(logits_BV, [s.draw(step) for s in sequences]))
         for sequence, row in zip(sequences, torch.stack(drafts, 1).tolist(), strict=True):
             sequence.drafts = row[: sequence.left - 1]
