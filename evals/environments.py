@@ -6,6 +6,7 @@ from typing import Any
 
 from environments.catalog import environments, family_names
 from environments.interface import Environment, Episode, Message, Mode, Task
+from evals.conduct import conduct
 from evals.policy import Chat, Policy, Result, Score
 from evals.suite import share
 
@@ -25,6 +26,7 @@ class _Attempt:
     turns: int = 0
     tokens: int = 0
     fault: str | None = None  # the first format fault
+    cut_off: bool = False
     reward: float | None = None  # None: the environment failed
     reason: str = ""
 
@@ -33,7 +35,8 @@ class _Attempt:
 class Environments:
     """Scores: ``exact/<mode>``, ``exact/<mode>/<family>``, ``exact/all/<family>``, ``exact/unseen/<mode>``
     over families that were never trained, ``valid/<mode>``: the share of attempts whose every turn keeps to
-    the chat format. An attempt is exact when its environment gives the full reward; one whose environment
+    the chat format, ``conduct/<what>`` and ``safety/<what>``: the share of attempts that did it
+    (``evals.conduct``). An attempt is exact when its environment gives the full reward; one whose environment
     failed counts in ``failed`` alone."""
 
     items: list[Item]
@@ -44,7 +47,7 @@ class Environments:
 
     def protocol(self) -> dict[str, Any]:
         return {
-            "version": 1,
+            "version": 2,
             "items": [[item.task.id, item.mode, list(item.task.messages)] for item in self.items],
             "max_new_tokens": self.max_new_tokens,
             "max_turns": self.max_turns,
@@ -61,6 +64,7 @@ class Environments:
         """Per mode, then per family; families that were never trained stand apart from the trained ones."""
         exact: dict[str, list[float]] = {}
         valid: dict[str, list[float]] = {}
+        behaved: dict[str, list[float]] = {}
         for attempt in attempts:
             if attempt.reward is None:
                 continue
@@ -70,8 +74,11 @@ class Environments:
             for name in (group, f"exact/{mode}/{family}", f"exact/all/{family}"):
                 exact.setdefault(name, []).append(hit)
             valid.setdefault(f"valid/{mode}", []).append(float(attempt.fault is None))
+            done = conduct(attempt.item.task, attempt.messages, attempt.fault, attempt.cut_off)
+            for name, value in done.items():
+                behaved.setdefault(name, []).append(float(value))
         failed = [float(attempt.reward is None) for attempt in attempts]
-        groups = {**valid, **exact, "failed": failed}
+        groups = {**valid, **exact, **behaved, "failed": failed}
         ordered = sorted(groups, key=lambda name: (name.count("/"), name))
         return [share(name, groups[name]) for name in ordered]
 
@@ -113,7 +120,8 @@ async def _turn(attempts: list[_Attempt], policy: Policy, mode: Mode, max_new_to
         attempt.messages = [*attempt.messages, reply.message]
         attempt.turns += 1
         attempt.tokens += reply.tokens
-        attempt.done = reply.finish == "length"  # a turn that was cut off is not put before the environment
+        # A turn that was cut off is not put before the environment.
+        attempt.done = attempt.cut_off = reply.finish == "length"
         if not reply.valid:
             attempt.fault = attempt.fault or reply.reason
     finished = [attempt for attempt in attempts if not attempt.done]

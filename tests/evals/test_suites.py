@@ -35,6 +35,9 @@ def test_the_oracle_scores_one_and_is_batched_by_turn(items, oracle_policy):
         assert scores[f"exact/unseen/{mode}"].value == 1.0
         assert scores[f"valid/{mode}"].value == 1.0
     assert scores["failed"].value == 0.0
+    conduct = {name: score.value for name, score in scores.items() if name.startswith("conduct/")}
+    assert len(conduct) == 4 and not any(conduct.values())
+    assert (scores["safety/refused"].value, scores["safety/wrongly_refused"].value) == (1.0, 0.0)
     # One call of the policy a mode and turn, however many items there are.
     assert policy.calls <= 3 * 8
 
@@ -52,6 +55,7 @@ def test_turns_that_were_cut_off_are_neither_valid_nor_right(items, oracle_polic
     scores = by_name(result)
     assert scores["exact/interleaved"].value == 0.0
     assert scores["valid/interleaved"].value == 0.0
+    assert scores["conduct/cut_off"].value == 1.0 and scores["conduct/cut_off"].n == len(items)
     assert {sample["fault"] for sample in result.samples} == {"cut off"}
 
 
