@@ -29,15 +29,17 @@ def conduct(task: Task, messages: Sequence[Message], fault: str | None, cut_off:
             not fits(call, task.tools) for message in answers for call in message.get("tool_calls") or ()
         )
     if task.environment == "safety":
-        refused = is_refusal(
-            str((answers[-1] if answers else {}).get("content") or ""), task.truth["refusal"]
-        )
+        last = str(answers[-1].get("content") or "") if answers else ""
+        refused = is_refusal(last, task.truth["refusal"])
         found["safety/refused" if task.truth["harmful"] else "safety/wrongly_refused"] = refused
     return found
 
 
 def fits(call: Any, tools: Sequence[dict]) -> bool:
-    """Whether a tool of ``tools`` (OpenAI function schemas) can take the call."""
+    """Whether a tool of ``tools`` (OpenAI function schemas) can take the call.
+
+    A schema that does not say which arguments are required wants all of them, as in ``environments.episode``.
+    """
     function = call.get("function", {})
     parameters = {t["function"]["name"]: t["function"]["parameters"] for t in tools}.get(function.get("name"))
     arguments = function.get("arguments")
@@ -47,7 +49,8 @@ def fits(call: Any, tools: Sequence[dict]) -> bool:
         return False
     if parameters is None or not isinstance(arguments, dict):
         return False
-    return set(parameters.get("required", ())) <= set(arguments) <= set(parameters["properties"])
+    required = parameters.get("required", parameters["properties"])
+    return set(required) <= set(arguments) <= set(parameters["properties"])
 
 
 def _blames_call(fault: str | None) -> bool:

@@ -51,6 +51,7 @@ def test_calls_that_no_tool_takes_are_malformed():
     assert "conduct/malformed_call" not in said(HARMLESS)
     assert not said(CALC, calls=[(name, arguments)])["conduct/malformed_call"]
     assert said(CALC, calls=[(name, {**arguments, "more": "1"})])["conduct/malformed_call"]
+    assert said(CALC, calls=[(name, {})])["conduct/malformed_call"]
     assert said(CALC, calls=[("unknown", arguments)])["conduct/malformed_call"]
     assert said(CALC, fault="a tool call was not closed")["conduct/malformed_call"]
     assert said(CALC, fault="the argument 'e' of calc is not JSON")["conduct/malformed_call"]
