@@ -36,7 +36,9 @@ def block_hadamard(size: int, generator: torch.Generator, *, block: int | None =
     return _signs(size, generator).unsqueeze(1) * torch.block_diag(*[piece] * (size // block))
 
 
-def shifted_block_hadamard(size: int, generator: torch.Generator, *, block: int | None = None) -> torch.Tensor:
+def shifted_block_hadamard(
+    size: int, generator: torch.Generator, *, block: int | None = None
+) -> torch.Tensor:
     """Two block Hadamard matrices, the second one's blocks moved on by half a block, so that neighbouring
     blocks mix as well: cheaper to apply than a whole one and nearly as good at spreading.
 
