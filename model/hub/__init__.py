@@ -17,6 +17,6 @@ What ``glm_moe_dsa`` has no word for stands under the key ``glm5_pipeline`` of c
 """
 
 from model.hub.config import read_config
-from model.hub.folder import load_folder, save_folder
+from model.hub.folder import load_folder, read_quantized, save_folder
 
-__all__ = ["load_folder", "read_config", "save_folder"]
+__all__ = ["load_folder", "read_config", "read_quantized", "save_folder"]

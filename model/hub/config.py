@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from model.config import ModelConfig
+from model.quantization.export import Groups, read_groups
 from model.transformer import Transformer
 
 OWN_KEY = "glm5_pipeline"
@@ -56,12 +57,7 @@ def config_json(model: Transformer) -> dict:
 def read_config(folder: str | Path) -> tuple[ModelConfig, bool]:
     """Shape of a folder's model, and whether its indexer weights are trained ones."""
     path = Path(folder) / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); copy the folder again") from error
-    if not isinstance(found, dict) or found.get("model_type") != CONSTANTS["model_type"]:
-        raise ValueError(f"{path} is not of model_type glm_moe_dsa; choose a GLM-5 checkpoint")
+    found = _read(path)
     if found.get("rope_parameters", {}).get("rope_type", "default") != "default":
         raise ValueError(f"{path} asks for scaled rotary positions, which GLM-5 does not have")
     own = found.get(OWN_KEY, {})
@@ -74,3 +70,20 @@ def read_config(folder: str | Path) -> tuple[ModelConfig, bool]:
     # A foreign folder with an MTP block says nothing of the steps: three, as in the paper.
     fields["mtp_steps"] = own.get("mtp_steps", 3 if found.get("num_nextn_predict_layers") else 0)
     return ModelConfig(**fields), own.get("indexer") != "untrained"
+
+
+def read_quantization(folder: str | Path) -> Groups | None:
+    """How a folder's weights are quantised; None where they are not."""
+    path = Path(folder) / "config.json"
+    found = _read(path).get("quantization_config")
+    return None if found is None else read_groups(found, str(path))
+
+
+def _read(path: Path) -> dict:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); copy the folder again") from error
+    if not isinstance(found, dict) or found.get("model_type") != CONSTANTS["model_type"]:
+        raise ValueError(f"{path} is not of model_type glm_moe_dsa; choose a GLM-5 checkpoint")
+    return found

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,49 +11,97 @@ from safetensors.torch import save_file
 
 from model.attention.indexer import Indexer
 from model.config import ModelConfig
-from model.hub.config import config_json, read_config
+from model.hub.config import config_json, read_config, read_quantization
+from model.hub.quantized import (
+    config_of,
+    decode,
+    encode,
+    exported_quantized,
+    imported_quantized,
+    stored_shapes,
+)
 from model.hub.weights import RENAMED, exported, imported, split_fused
+from model.quantization.rounding import QuantizedTensor
 from model.transformer import Transformer, initialise
 
+WEIGHTS = "model.safetensors"
 
-def save_folder(model: Transformer, folder: str | Path) -> None:
-    """Write ``config.json`` and ``model.safetensors``, in the parameters' dtypes, into an existing folder."""
-    folder = Path(folder)
-    tensors = {name: tensor.contiguous() for name, tensor in exported(model)}
+
+def save_folder(
+    model: Transformer, folder: str | Path, quantized: Mapping[str, QuantizedTensor] | None = None
+) -> None:
+    """Write ``config.json`` and ``model.safetensors``, in the parameters' dtypes, into an existing folder.
+
+    ``quantized``: of a float model the weights that are stored as integers, by the names of its
+    ``state_dict()``; then config.json has a ``quantization_config``.
+    """
+    folder, parts = Path(folder), dict(exported_quantized(quantized or {}, model.config))
+    tensors = {name: tensor for name, tensor in exported(model)}
     if not model.has_indexer:
         tensors |= _fresh_indexers(model)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # the library leaves it to its owner alone
-    text = json.dumps(config_json(model), indent=2, sort_keys=True) + "\n"
+    found = config_json(model)
+    if parts:
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        found["quantization_config"] = config_of(parts, shapes, model.config)
+    stored = {name: tensor.contiguous() for name, tensor in tensors.items() if name not in parts}
+    save_file(stored | encode(parts), folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # the library leaves it to its owner alone
+    text = json.dumps(found, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def load_folder(folder: str | Path, *, device: torch.device | str = "cpu") -> Transformer:
-    """The model of a folder, in the stored dtypes.
+    """The model of a folder, in the stored dtypes; of a quantised one, a model that computes with integers.
 
     Raises ``FileNotFoundError`` where a file is missing, and ``ValueError`` with one sentence where
     config.json is not of this architecture, the tensors do not fit it (naming the first that differs), or a
     file is damaged.
     """
     folder = Path(folder)
-    config, trained = read_config(folder)
-    tensors = split_fused(_read_tensors(folder, str(device)))
-    if not any(name.startswith(f"model.layers.{config.num_layers}.") for name in tensors):
-        # transformers has no MTP block and leaves it out of what it writes.
-        config = config.model_copy(update={"mtp_steps": 0})
-    with torch.device("meta"):
-        model = Transformer(config, indexer=True)
-    expected = {name: tuple(tensor.shape) for name, tensor in exported(model)}
-    _check_shapes(folder, expected, tensors, config)
-    model.load_state_dict(imported(model, tensors), assign=True)
+    model, trained, plain, parts = _read(folder, str(device))
+    try:
+        state = imported(plain, model.config)
+        weights = imported_quantized(folder, parts, model.config)
+    except KeyError as error:
+        raise ValueError(f"{folder} has {error} in another precision than what it belongs to") from error
+    model.load_state_dict(state, assign=True, strict=not weights)
+    if weights:
+        from model.quantization.layers import install
+
+        install(model, weights)
     if not trained:
         model.drop_indexer()
     return model
 
 
+def read_quantized(folder: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, QuantizedTensor]]:
+    """A folder's weights by Hugging Face's names: those that stay as they are, and the quantised ones.
+
+    Raises as ``load_folder``.
+    """
+    _, _, plain, parts = _read(Path(folder), "cpu")
+    return plain, parts
+
+
+def _read(folder: Path, device: str):
+    """An empty model of the folder's shape, whether its indexer is trained, and all tensors, checked."""
+    config, trained = read_config(folder)
+    groups = read_quantization(folder)
+    tensors = split_fused(_read_tensors(folder, device))
+    if not any(name.startswith(f"model.layers.{config.num_layers}.") for name in tensors):
+        # transformers has no MTP block and leaves it out of what it writes.
+        config = config.model_copy(update={"mtp_steps": 0})
+    with torch.device("meta"):
+        model = Transformer(config, indexer=True)
+    shapes = {name: tuple(tensor.shape) for name, tensor in exported(model)}
+    _check_shapes(folder, stored_shapes(shapes, groups) if groups else shapes, tensors, config)
+    plain, parts = decode(folder, tensors, shapes, groups) if groups else (tensors, {})
+    return model, trained, plain, parts
+
+
 def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
     index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
+    names = [WEIGHTS]
     if index.exists():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     tensors = {}

@@ -1,6 +1,6 @@
 """Tensor names and layouts of Hugging Face's ``glm_moe_dsa``, from and to ours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -43,73 +43,85 @@ GATE_UP = {"ffn.gate_up.weight": "mlp", "ffn.shared.gate_up.weight": "mlp.shared
 
 def exported(model: Transformer) -> Iterator[tuple[str, torch.Tensor]]:
     """Hugging Face's names with their tensors (views where possible), on any device, meta included."""
-    state = model.state_dict()
+    yield from export_state(model.state_dict(), model.config)
+
+
+def export_state(
+    state: Mapping[str, torch.Tensor], config: ModelConfig
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same of a state dict, or of a part of one: rows of each tensor are those of Hugging Face's."""
     for ours, theirs in OUTSIDE.items():
-        yield theirs, state[ours]
-    for number in range(model.config.num_layers):
-        yield from _export_layer(state, f"blocks.{number}.", f"model.layers.{number}.", model.config)
-    if model.mtp is not None:
-        prefix = f"model.layers.{model.config.num_layers}."
-        for ours, theirs in MTP_OUTSIDE.items():
+        if ours in state:
+            yield theirs, state[ours]
+    for number in range(config.num_layers):
+        yield from _export_layer(state, f"blocks.{number}.", f"model.layers.{number}.", config)
+    prefix = f"model.layers.{config.num_layers}."
+    for ours, theirs in MTP_OUTSIDE.items():
+        if ours in state:
             yield prefix + theirs, state[ours]
-        yield from _export_layer(state, "mtp.block.", prefix, model.config)
+    yield from _export_layer(state, "mtp.block.", prefix, config)
 
 
 def _export_layer(
-    state: dict, ours: str, theirs: str, config: ModelConfig
+    state: Mapping[str, torch.Tensor], ours: str, theirs: str, config: ModelConfig
 ) -> Iterator[tuple[str, torch.Tensor]]:
     for name, other in RENAMED.items():
         if ours + name in state:
             yield theirs + other, state[ours + name]
-    k_up = state[ours + "attention.k_up.weight"].unflatten(0, (config.num_heads, -1))
-    v_up = state[ours + "attention.v_up.weight"].unflatten(0, (config.num_heads, -1))
-    yield theirs + "self_attn.kv_b_proj.weight", torch.cat([k_up, v_up], 1).flatten(0, 1)
+    if ours + "attention.k_up.weight" in state:
+        k_up = state[ours + "attention.k_up.weight"].unflatten(0, (config.num_heads, -1))
+        v_up = state[ours + "attention.v_up.weight"].unflatten(0, (config.num_heads, -1))
+        yield theirs + "self_attn.kv_b_proj.weight", torch.cat([k_up, v_up], 1).flatten(0, 1)
     for name, other in GATE_UP.items():
         if ours + name in state:
             gate, up = state[ours + name].chunk(2)
             yield f"{theirs}{other}.gate_proj.weight", gate
             yield f"{theirs}{other}.up_proj.weight", up
-    if ours + "ffn.gate_up" in state:
-        pairs = zip(state[ours + "ffn.gate_up"], state[ours + "ffn.down"], strict=True)
-        for expert, (gate_up, down) in enumerate(pairs):
-            gate, up = gate_up.chunk(2)
-            yield f"{theirs}mlp.experts.{expert}.gate_proj.weight", gate
-            yield f"{theirs}mlp.experts.{expert}.up_proj.weight", up
-            yield f"{theirs}mlp.experts.{expert}.down_proj.weight", down
+    for expert, gate_up in enumerate(state.get(ours + "ffn.gate_up", ())):
+        gate, up = gate_up.chunk(2)
+        yield f"{theirs}mlp.experts.{expert}.gate_proj.weight", gate
+        yield f"{theirs}mlp.experts.{expert}.up_proj.weight", up
+    for expert, down in enumerate(state.get(ours + "ffn.down", ())):
+        yield f"{theirs}mlp.experts.{expert}.down_proj.weight", down
 
 
-def imported(model: Transformer, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Our state dict from Hugging Face's tensors, whose shapes were checked."""
-    config = model.config
-    state = {ours: tensors[theirs] for ours, theirs in OUTSIDE.items()}
+def imported(tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
+    """Our state dict from Hugging Face's tensors, whose shapes were checked, or from a part of them.
+
+    Raises ``KeyError`` where a tensor of ours has only some of its parts there.
+    """
+    state = {ours: tensors[theirs] for ours, theirs in OUTSIDE.items() if theirs in tensors}
     for number in range(config.num_layers):
         state |= _import_layer(tensors, f"blocks.{number}.", f"model.layers.{number}.", config)
-    if model.mtp is not None:
-        prefix = f"model.layers.{config.num_layers}."
-        state |= {ours: tensors[prefix + theirs] for ours, theirs in MTP_OUTSIDE.items()}
-        state |= _import_layer(tensors, "mtp.block.", prefix, config)
-    return state
+    prefix = f"model.layers.{config.num_layers}."
+    state |= {
+        ours: tensors[prefix + theirs] for ours, theirs in MTP_OUTSIDE.items() if prefix + theirs in tensors
+    }
+    return state | _import_layer(tensors, "mtp.block.", prefix, config)
 
 
-def _import_layer(tensors: dict, ours: str, theirs: str, config: ModelConfig) -> dict[str, torch.Tensor]:
+def _import_layer(
+    tensors: Mapping[str, torch.Tensor], ours: str, theirs: str, config: ModelConfig
+) -> dict[str, torch.Tensor]:
     state = {ours + a: tensors[theirs + b] for a, b in RENAMED.items() if theirs + b in tensors}
-    kv_up = tensors[theirs + "self_attn.kv_b_proj.weight"].unflatten(0, (config.num_heads, -1))
-    k_up, v_up = kv_up.split([config.qk_nope_dim, config.v_dim], 1)
-    state[ours + "attention.k_up.weight"] = k_up.flatten(0, 1).contiguous()
-    state[ours + "attention.v_up.weight"] = v_up.flatten(0, 1).contiguous()
+    if theirs + "self_attn.kv_b_proj.weight" in tensors:
+        kv_up = tensors[theirs + "self_attn.kv_b_proj.weight"].unflatten(0, (config.num_heads, -1))
+        k_up, v_up = kv_up.split([config.qk_nope_dim, config.v_dim], 1)
+        state[ours + "attention.k_up.weight"] = k_up.flatten(0, 1).contiguous()
+        state[ours + "attention.v_up.weight"] = v_up.flatten(0, 1).contiguous()
     for name, other in GATE_UP.items():
         if f"{theirs}{other}.gate_proj.weight" in tensors:
             state[ours + name] = torch.cat(
                 [tensors[f"{theirs}{other}.{part}_proj.weight"] for part in ("gate", "up")]
             )
-    if f"{theirs}mlp.experts.0.down_proj.weight" in tensors:
-        experts = [f"{theirs}mlp.experts.{expert}." for expert in range(config.num_experts)]
-        gate, up, down = (
-            torch.stack([tensors[f"{e}{part}_proj.weight"] for e in experts])
-            for part in ("gate", "up", "down")
+    experts = [f"{theirs}mlp.experts.{expert}." for expert in range(config.num_experts)]
+    if f"{experts[0]}gate_proj.weight" in tensors:
+        gate, up = (
+            torch.stack([tensors[f"{e}{part}_proj.weight"] for e in experts]) for part in ("gate", "up")
         )
         state[ours + "ffn.gate_up"] = torch.cat([gate, up], 1)
-        state[ours + "ffn.down"] = down
+    if f"{experts[0]}down_proj.weight" in tensors:
+        state[ours + "ffn.down"] = torch.stack([tensors[f"{e}down_proj.weight"] for e in experts])
     return state
 
 

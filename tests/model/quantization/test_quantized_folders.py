@@ -1,0 +1,197 @@
+"""Quantised checkpoint folders: what goes in comes out, and what does not fit is named in one sentence."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from shapes import small_config
+
+from model.hub import read_quantized, save_folder
+from model.hub.folder import load_folder
+from model.hub.quantized import exported_quantized
+from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
+
+EXPERTS = re.compile(r"blocks\.\d+\.ffn\.(gate_up|down)")
+DENSE = re.compile(
+    r"blocks\.\d+\.(attention\.(q_down|q_up|kv_down|out|indexer\.q_up)|ffn(\.shared)?\.(gate_up|down))\.weight"
+)
+
+
+def quantized(model, experts=4) -> dict[str, QuantizedTensor]:
+    """Round to nearest, experts to ``experts`` bits and the rest of GLM-5's list to 8."""
+    weights = {}
+    for name, weight in model.state_dict().items():
+        bits = experts if EXPERTS.fullmatch(name) else 8 if DENSE.fullmatch(name) else None
+        if bits:
+            scale = minmax_scale(weight, bits)
+            weights[name] = QuantizedTensor(quantize_weight(weight, scale, bits), scale, bits)
+    return weights
+
+
+@pytest.fixture
+def saved(tmp_path, make_model):
+    """A model with a dense layer and experts, its quantised weights, and the folder with both."""
+    config = small_config(0, num_layers=3, first_dense_layers=1, hidden_size=24, expert_ffn_size=12)
+    model = make_model(config, indexer=True)
+    weights = quantized(model)
+    save_folder(model, tmp_path, weights)
+    return model, weights, tmp_path
+
+
+def test_the_folder_holds_the_same_integers_and_scales(saved):
+    model, weights, folder = saved
+    plain, parts = read_quantized(folder)
+    expected = dict(exported_quantized(weights, model.config))
+    assert parts.keys() == expected.keys() and len(parts) > 40
+    for name, part in parts.items():
+        assert part.bits == expected[name].bits == (4 if ".experts." in name else 8)
+        assert torch.equal(part.values, expected[name].values) and torch.equal(
+            part.scale, expected[name].scale
+        )
+    assert torch.equal(plain["lm_head.weight"], model.head.weight)
+    assert not plain.keys() & parts.keys()
+    mtp = f"model.layers.{model.config.num_layers}."
+    assert all(name in plain for name in (mtp + "eh_proj.weight", mtp + "mlp.experts.0.up_proj.weight"))
+
+
+def test_the_config_names_formats_and_what_stays_float(saved):
+    found = json.loads((saved[2] / "config.json").read_text())["quantization_config"]
+    groups = found["config_groups"]
+    assert found["format"] == "mixed-precision"
+    assert {name: group["format"] for name, group in groups.items()} == {
+        "int4": "pack-quantized", "int8": "int-quantized",
+    }  # fmt: skip
+    assert groups["int4"]["targets"] == [
+        rf"re:model\.layers\.\d+\.mlp\.experts\.\d+\.{part}_proj$" for part in ("down", "gate", "up")
+    ]
+    kept = ("mlp.gate", "kv_b_proj", "indexer.wk", "indexer.weights_proj")
+    for pattern in ["lm_head", r"re:model\.layers\.3\..*"]:
+        assert pattern in found["ignore"]
+    for module in (
+        f"model.layers.1.{'' if '.' in name and 'mlp' in name else 'self_attn.'}{name}" for name in kept
+    ):
+        assert any(re.match(pattern[3:], module) for pattern in found["ignore"])
+
+
+def test_a_folder_for_8_bits_alone_has_one_format(tmp_path, make_model):
+    model = make_model(small_config(1, first_dense_layers=0), indexer=True)
+    save_folder(model, tmp_path, quantized(model, experts=8))
+    found = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert found["format"] == "int-quantized" and list(found["config_groups"]) == ["int8"]
+    _, parts = read_quantized(tmp_path)
+    assert {part.bits for part in parts.values()} == {8}
+
+
+def test_a_layer_that_is_left_out_is_named(tmp_path, make_model):
+    model = make_model(small_config(2, num_layers=3), indexer=True)
+    weights = quantized(model)
+    left_out = weights.pop("blocks.1.attention.out.weight")
+    save_folder(model, tmp_path, weights)
+    plain, parts = read_quantized(tmp_path)
+    name = "model.layers.1.self_attn.o_proj.weight"
+    assert name in plain and name not in parts and plain[name].shape == left_out.values.shape
+    assert "model.layers.0.self_attn.o_proj.weight" in parts
+
+
+def test_weights_that_no_export_can_hold_are_refused(tmp_path, make_model):
+    model = make_model(small_config(3), indexer=True)
+    weight = model.blocks[0].attention.k_up.weight
+    part = QuantizedTensor(torch.zeros(weight.shape, dtype=torch.int8), torch.ones(len(weight), 1), 8)
+    with pytest.raises(ValueError, match="part of kv_b_proj"):
+        save_folder(model, tmp_path, {"blocks.0.attention.k_up.weight": part})
+    with pytest.raises(ValueError, match="blocks.9.attention.out.weight is no weight of this model"):
+        save_folder(model, tmp_path, {"blocks.9.attention.out.weight": part})
+    six = QuantizedTensor(part.values, part.scale, 6)
+    with pytest.raises(ValueError, match="4 or 8 bits, not 6"):
+        save_folder(model, tmp_path, {"blocks.0.attention.q_down.weight": six})
+
+
+def group_of(found, bits):
+    return found["quantization_config"]["config_groups"][f"int{bits}"]
+
+
+CONFIG_FAULTS = [
+    (lambda c: c["quantization_config"].update(quant_method="fp8"), "quantised by 'fp8', and only"),
+    (lambda c: c.update(quantization_config=[]), r"quantised by \[\]"),
+    (lambda c: c["quantization_config"].update(config_groups={}), "has no config_groups"),
+    (lambda c: group_of(c, 4).pop("weights"), "does not say how weights"),
+    (lambda c: group_of(c, 4)["weights"].update(strategy="group", group_size=128), "by 'group' of 128"),
+    (lambda c: group_of(c, 8)["weights"].update(num_bits=5), "not of symmetric integers"),
+    (lambda c: group_of(c, 8)["weights"].update(symmetric=False), "not of symmetric integers"),
+    (lambda c: group_of(c, 8)["input_activations"].update(dynamic=False), "activations other than dynamic"),
+    (lambda c: group_of(c, 4).update(format=None), "stores 4 bits as 'mixed-precision'"),
+    (lambda c: group_of(c, 4).update(format="int-quantized"), "stores 4 bits as 'int-quantized'"),
+    (lambda c: group_of(c, 4)["targets"].append("re:("), "is no pattern"),
+    (lambda c: c["quantization_config"]["ignore"].append(r"re:.*o_proj$"), "o_proj.weight_scale that its"),
+    (lambda c: c.pop("quantization_config"), "has no tensor model.layers.1.mlp.experts.0.gate_proj.weight"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"), CONFIG_FAULTS, ids=[str(n) for n in range(len(CONFIG_FAULTS))]
+)
+def test_a_wrong_quantization_config_gets_one_sentence(saved, fault, sentence):
+    path = saved[2] / "config.json"
+    found = json.loads(path.read_text())
+    fault(found)
+    path.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=sentence) as error:
+        load_folder(saved[2])
+    assert "\n" not in str(error.value)
+
+
+EXPERT = "model.layers.1.mlp.experts.0.down_proj.weight"
+OUT = "model.layers.0.self_attn.o_proj.weight"
+TENSOR_FAULTS = [
+    (lambda t: t.pop(f"{EXPERT}_scale"), f"has no tensor {EXPERT}_scale"),
+    (lambda t: t.pop(f"{EXPERT}_packed"), f"has no tensor {EXPERT}_packed"),
+    (lambda t: t.update({f"{EXPERT}_shape": torch.tensor([24, 13])}), r"_shape says \[24, 13\]"),
+    (lambda t: t.update({f"{EXPERT}_packed": t[f"{EXPERT}_packed"][:, :1]}), r"_packed has shape \(24, 1\)"),
+    (lambda t: t.update({f"{EXPERT}_packed": t[f"{EXPERT}_packed"].float()}), "float32 where torch.int32"),
+    (lambda t: t.update({f"{EXPERT}_scale": torch.ones(24, 2)}), r"_scale has shape \(24, 2\)"),
+    (lambda t: t[f"{OUT}_scale"].fill_(float("nan")), f"{OUT}_scale holds what is no positive number"),
+    (lambda t: t[f"{OUT}_scale"].zero_(), f"{OUT}_scale holds what is no positive number"),
+    (lambda t: t.update({OUT: t[OUT].float()}), f"{OUT} is torch.float32 where torch.int8"),
+    (lambda t: t.update({f"{OUT}_zero_point": torch.zeros(24, 1)}), f"has a tensor {OUT}_zero_point"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"), TENSOR_FAULTS, ids=[str(n) for n in range(len(TENSOR_FAULTS))]
+)
+def test_wrong_tensors_get_one_sentence(saved, fault, sentence):
+    path = saved[2] / "model.safetensors"
+    tensors = load_file(path)
+    fault(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    with pytest.raises(ValueError, match=sentence) as error:
+        load_folder(saved[2])
+    assert "\n" not in str(error.value)
+
+
+def test_parts_of_one_weight_of_different_bits_get_one_sentence(saved):
+    model, weights, folder = saved
+    tensors = load_file(folder / "model.safetensors")
+    for expert in range(model.config.num_experts):
+        name = f"model.layers.1.mlp.experts.{expert}.up_proj.weight"
+        tensors |= {name: torch.zeros(12, 24, dtype=torch.int8)}
+        del tensors[f"{name}_packed"], tensors[f"{name}_shape"]
+    save_file(tensors, folder / "model.safetensors")
+    path = folder / "config.json"
+    found = json.loads(path.read_text())
+    up = r"re:model\.layers\.1\.mlp\.experts\.\d+\.up_proj$"
+    found["quantization_config"]["config_groups"] = {
+        "first": {**group_of(found, 8), "targets": [up]}, **found["quantization_config"]["config_groups"],
+    }  # fmt: skip
+    path.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=r"the parts of blocks.1.ffn.gate_up have \[4, 8\] bits"):
+        load_folder(folder)
+
+
+def test_a_truncated_file_is_damaged(saved):
+    path = saved[2] / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="model.safetensors is damaged"):
+        load_folder(saved[2])
