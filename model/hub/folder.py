@@ -10,7 +10,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from model.attention.indexer import Indexer
-from model.config import ModelConfig
 from model.hub.config import config_json, read_config, read_quantization
 from model.hub.quantized import (
     config_of,
@@ -93,8 +92,15 @@ def _read(folder: Path, device: str):
         config = config.model_copy(update={"mtp_steps": 0})
     with torch.device("meta"):
         model = Transformer(config, indexer=True)
+        if model.mtp is not None and f"model.layers.{config.num_layers}.rot.weight" in tensors:
+            model.mtp.separate(model.head)  # a rotated model
     shapes = {name: tuple(tensor.shape) for name, tensor in exported(model)}
-    _check_shapes(folder, stored_shapes(shapes, groups) if groups else shapes, tensors, config)
+    stored = stored_shapes(shapes, groups) if groups else shapes
+    # The MTP block of the released layout may bring its own copy of embedding and head, which are the
+    # trunk's.
+    copies = re.compile(rf"model\.layers\.{config.num_layers}\.(embed_tokens|shared_head\.head)\.weight")
+    tensors = {name: t for name, t in tensors.items() if name in stored or not copies.fullmatch(name)}
+    _check_shapes(folder, stored, tensors)
     plain, parts = decode(folder, tensors, shapes, groups) if groups else (tensors, {})
     return model, trained, plain, parts
 
@@ -116,7 +122,7 @@ def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _check_shapes(folder: Path, expected: dict, tensors: dict, config: ModelConfig) -> None:
+def _check_shapes(folder: Path, expected: dict, tensors: dict) -> None:
     for name, shape in expected.items():
         if name not in tensors:
             raise ValueError(f"{folder} has no tensor {name}, which its config.json calls for")
@@ -125,11 +131,8 @@ def _check_shapes(folder: Path, expected: dict, tensors: dict, config: ModelConf
             raise ValueError(
                 f"{folder}: tensor {name} has shape {found}, and its config.json calls for {shape}"
             )
-    # The MTP block of the released layout may bring its own copy of embedding and head, which are the
-    # trunk's.
-    copies = re.compile(rf"model\.layers\.{config.num_layers}\.(embed_tokens|shared_head\.head)\.weight")
     for name in tensors:
-        if name not in expected and not copies.fullmatch(name):
+        if name not in expected:
             raise ValueError(f"{folder} has a tensor {name} that its config.json does not call for")
 
 

@@ -37,6 +37,9 @@ MTP_OUTSIDE = {
     "mtp.hidden_norm.weight": "hnorm.weight",
     "mtp.join.weight": "eh_proj.weight",
     "mtp.norm.weight": "shared_head.norm.weight",
+    # Only of a rotated model, whose MTP block cannot share the trunk's head (model/mtp.py).
+    "mtp.head.weight": "shared_head.head.weight",
+    "mtp.correction.weight": "rot.weight",
 }
 GATE_UP = {"ffn.gate_up.weight": "mlp", "ffn.shared.gate_up.weight": "mlp.shared_experts"}
 

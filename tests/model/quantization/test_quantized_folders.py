@@ -11,6 +11,7 @@ from shapes import small_config
 from model.hub import read_quantized, save_folder
 from model.hub.folder import load_folder
 from model.hub.quantized import exported_quantized
+from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
 
 EXPERTS = re.compile(r"blocks\.\d+\.ffn\.(gate_up|down)")
@@ -195,3 +196,17 @@ def test_a_truncated_file_is_damaged(saved):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="model.safetensors is damaged"):
         load_folder(saved[2])
+
+
+def test_the_head_and_correction_of_a_rotated_models_mtp_block_survive(tmp_path, make_model):
+    model = make_model(small_config(5), indexer=True)
+    rotate_model(model, seed=1)
+    save_folder(model, tmp_path)
+    loaded = load_folder(tmp_path)
+    state = model.state_dict()
+    assert loaded.state_dict().keys() == state.keys() >= {"mtp.correction.weight", "mtp.head.weight"}
+    assert all(torch.equal(value, state[name]) for name, value in loaded.state_dict().items())
+    tokens = torch.randint(model.config.vocab_size, (1, 9))
+    expected, _ = model.mtp_states(tokens, model(tokens).hidden_BTD, steps=2)
+    found, _ = loaded.mtp_states(tokens, loaded(tokens).hidden_BTD, steps=2)
+    assert torch.equal(loaded.draft_head(found[1]), model.draft_head(expected[1]))
