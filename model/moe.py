@@ -13,6 +13,7 @@ from torch import nn
 from model.config import ModelConfig
 from model.kernels.registry import routed_experts
 from model.precision import wide_linear
+from model.quantization.rounding import fake_quantize
 
 
 class SwiGLU(nn.Module):
@@ -95,10 +96,14 @@ class MoE(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(E, 2 * width, D))  # rows of an expert: gate, then up
         self.down = nn.Parameter(torch.empty(E, D, width))
         self.shared = SwiGLU(D, width * config.num_shared_experts)
+        self.training_bits: int | None = None  # quantisation-aware training of the routed experts
 
     def forward(
         self, x_BTD: torch.Tensor, route_BTK: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, RouterSignals]:
         index_MK, weight_MK, signals = self.router(x_BTD, route_BTK)
-        routed_MD = routed_experts(x_BTD.flatten(0, 1), index_MK, weight_MK, self.gate_up, self.down)
+        gate_up, down = self.gate_up, self.down
+        if self.training_bits is not None:
+            gate_up, down = (fake_quantize(weight, self.training_bits) for weight in (gate_up, down))
+        routed_MD = routed_experts(x_BTD.flatten(0, 1), index_MK, weight_MK, gate_up, down)
         return routed_MD.view_as(x_BTD) + self.shared(x_BTD), signals

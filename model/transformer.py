@@ -227,6 +227,14 @@ class Transformer(nn.Module):
         blocks = [*self.blocks, *([self.mtp.block] if self.mtp else [])]
         return [b.ffn.router for b in blocks if isinstance(b.ffn, MoE)]
 
+    def train_quantized(self, bits: int) -> None:
+        """From now on the trunk's routed experts compute as if they had so few bits, and learn all the same
+        (quantisation-aware training, paper section 2.4.3). The MTP block stays as it is, as in exports.
+        """
+        for block in self.blocks:
+            if isinstance(block.ffn, MoE):
+                block.ffn.training_bits = bits
+
     def add_indexer(self, seed: int = 0) -> None:
         """Give every attention a fresh lightning indexer (before DSA warm-up, paper section 2.1.1)."""
         weight = self.embed.weight

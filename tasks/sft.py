@@ -15,11 +15,15 @@ from tasks.training.output import train_to_checkpoint
 from tasks.training.schedule import steps_for
 from tasks.training.setup import load_model, pick_device, validation_batches
 
+QAT_BITS = {"int4": 4}
+
 
 def run(context: Context) -> dict[str, float]:
     """Fine-tune the sparse model on chats."""
     section, start = context.section, context.inputs["dsa_adapt"]
     model = load_model(start, pick_device())
+    if section.qat:
+        model.train_quantized(QAT_BITS[section.qat])
     tokenizer = Tokenizer.load(start)
     objective = LanguageObjective(
         model, token_bytes(tokenizer), section.balance,

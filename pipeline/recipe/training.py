@@ -113,3 +113,6 @@ class SftSection(TrainSection):
     epochs: float = Field(gt=0)
     indexer_loss: IndexerLoss = IndexerLoss()
     balance: Balance = Balance()
+    # Quantisation-aware training of the routed experts (paper section 2.4.3): what min-max quantisation makes
+    # of them later is what was trained, bit for bit, as long as nothing rotates or smooths them in between.
+    qat: Literal["int4"] | None = None
