@@ -1,7 +1,7 @@
 """Score every checkpoint of the recipe: ``python -m tasks.evaluate --recipe tiny``.
 
-Writes ``scores.json`` (a row per checkpoint and score, with its interval; what each stage changed) and
-``samples.jsonl``. A result is kept by (checkpoint, protocol) below the run folder: only what is missing is
+Writes ``scores.json`` (a row per checkpoint and score, with its interval; what each stage changed),
+``items.json`` (what each item gave, for comparisons with other evaluations) and ``samples.jsonl``. A result is kept by (checkpoint, protocol) below the run folder: only what is missing is
 computed.
 """
 
@@ -112,6 +112,7 @@ def _write(context: Context, card: Scorecard) -> None:
     }
     text = json.dumps(finite(scores), indent=1, allow_nan=False)
     (context.out / "scores.json").write_text(text + "\n")
+    (context.out / "items.json").write_text(json.dumps(finite(card.items()), allow_nan=False) + "\n")
     with open(context.out / "samples.jsonl", "w", encoding="utf-8") as file:
         for sample in card.samples():
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")

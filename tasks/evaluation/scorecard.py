@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from evals.policy import Result
+from evals.policy import Result, Score
 from evals.suite import Suite, protocol_hash
 from pipeline.artifacts import digest_of
 from tasks.evaluation.cache import Cache
@@ -45,12 +45,29 @@ class Scorecard:
             for score in result.scores
         ]  # fmt: skip
 
+    def items(self) -> dict[str, Any]:
+        """By checkpoint, suite and score what each item gave, for paired comparisons with other evaluations:
+        ``values``, or ``numerators`` over ``denominators`` where these are not all 1.
+        """
+        found: dict[str, Any] = {}
+        for (name, suite), result in self.results.items():
+            found.setdefault(name, {})[suite] = {score.name: _items(score) for score in result.scores}
+        return found
+
     def samples(self) -> list[dict[str, Any]]:
         return [
             {"checkpoint": name, "suite": suite, **sample}
             for (name, suite), result in self.results.items()
             for sample in result.samples
         ]
+
+
+def _items(score: Score) -> dict[str, Any]:
+    if all(weight == 1 for weight in score.denominators):
+        return {"proportion": score.proportion, "values": score.numerators}
+    return {
+        "proportion": score.proportion, "numerators": score.numerators, "denominators": score.denominators,
+    }  # fmt: skip
 
 
 def finite(value: Any) -> Any:
