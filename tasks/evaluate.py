@@ -1,8 +1,8 @@
 """Score every checkpoint of the recipe: ``python -m tasks.evaluate --recipe tiny``.
 
 Writes ``scores.json`` (a row per checkpoint and score, with its interval; what each stage changed),
-``items.json`` (what each item gave, for comparisons with other evaluations) and ``samples.jsonl``. A result is kept by (checkpoint, protocol) below the run folder: only what is missing is
-computed.
+``items.json`` (what each item gave, for comparisons with other evaluations) and ``samples.jsonl``. A result
+is kept by (checkpoint, protocol) below the run folder: only what is missing is computed.
 """
 
 import json
