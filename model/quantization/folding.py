@@ -1,7 +1,7 @@
 """Folding norm gains into what reads the norm: ``W (g * x) = (W diag(g)) x``, afterwards the gain is 1.
 
 Rotation needs it, since a gain does not commute with a rotation, and so does smoothing, whose own scales take
-the gain's place. Whoever reads a norm must be in its list: also the indexer and the router, and the MTP block,
+the gain's place. Whoever reads a norm must be in its list: the indexer and the router too, and the MTP block,
 which gets a head of its own because its norm's gain is another than the trunk's. All arithmetic in float64.
 
 D hidden, O output and I input features of a weight; leading dimensions (experts) are free.

@@ -91,7 +91,7 @@ def _base_matrix(order: int) -> torch.Tensor:
         S[0, 1:], S[1:, 0] = 1.0, -1.0
         S[1:, 1:] = _residues(order - 1)
         return torch.eye(order, dtype=torch.float64) + S
-    # The symmetric conference matrix C of order q + 1 becomes C (x) [[1, 1], [1, -1]] + 1 (x) [[1, -1], [-1, -1]].
+    # H = C (x) [[1, 1], [1, -1]] + 1 (x) [[1, -1], [-1, -1]] with C symmetric, of order q + 1, zero diagonal.
     half = order // 2
     C = torch.zeros(half, half, dtype=torch.float64)
     C[0, 1:], C[1:, 0] = 1.0, 1.0

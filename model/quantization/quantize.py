@@ -1,0 +1,159 @@
+"""Quantising a model: rotate, smooth, search scales, round. The one entry point.
+
+    floats, tensors, facts = quantize_model(model, batches, Scheme())
+
+``floats`` is a copy of the model, rotated and smoothed, with the function of the original; ``tensors`` are
+its weights as integers, by the names of its ``state_dict()``; ``layers.install`` makes it compute with them.
+"""
+
+import copy
+import logging
+from collections.abc import Iterable
+
+import torch
+
+from model.quantization.calibration import BlockInputs, Inputs, Walk, checked, measure_kurtosis, observe
+from model.quantization.gptq import gptq
+from model.quantization.pairs import expert_pairs, ffn_pairs, inner_pairs, move, norm_pairs
+from model.quantization.rotation import rotate_model
+from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
+from model.quantization.scales import ssz_scale
+from model.quantization.scheme import Scheme
+from model.quantization.smoothing import awq, flex, search, smoothquant
+from model.transformer import Block, Transformer
+
+log = logging.getLogger(__name__)
+
+# Method: where it smooths, by which candidates, judged with which scales.
+RECIPES = {
+    "smoothquant": [
+        (places, smoothquant, minmax_scale) for places in (norm_pairs, inner_pairs, ffn_pairs, expert_pairs)
+    ],
+    "awq": [(places, awq, minmax_scale) for places in (norm_pairs, inner_pairs, ffn_pairs, expert_pairs)],
+    "flex_awq_ssz": [
+        (expert_pairs, awq, ssz_scale),
+        (norm_pairs, flex, minmax_scale),
+        (inner_pairs, flex, minmax_scale),
+    ],
+}
+EXPERT_SCALES = {"ssz": ssz_scale, "flex_awq_ssz": ssz_scale}  # min-max under the other methods
+
+
+@torch.no_grad()
+def quantize_model(
+    model: Transformer, batches: Iterable[torch.Tensor], scheme: Scheme
+) -> tuple[Transformer, dict[str, QuantizedTensor], dict]:
+    """Quantise a copy of the model.
+
+    Args:
+        model: float, not rotated yet; sparse attention is calibrated where it has an indexer.
+        batches: calibration token ids (sequences, tokens), int64. May be empty for "minmax" and "ssz".
+        scheme: see ``Scheme``.
+
+    Returns:
+        The copy, rotated and smoothed in float; its quantised weights; and facts for the record: the scheme,
+        tokens, tokens per expert and the experts calibrated on all tokens of their layer ("pooled"), chosen
+        exponents, matrices for which GPTQ fell back to rounding, kurtosis of inputs before and after.
+
+    Raises:
+        ValueError: for an empty calibration set, tokens outside of the vocabulary, tokens that all choose the
+            same experts, and activations that are not finite.
+    """
+    batches = list(batches)
+    if batches or scheme.needs_tokens:
+        batches = checked(batches, model.config.vocab_size)
+    floats = copy.deepcopy(model).eval().requires_grad_(False)
+    facts = {"scheme": scheme.facts(), "tokens": sum(batch.numel() for batch in batches)}
+    if batches:
+        facts["kurtosis"] = {"before": measure_kurtosis(floats, batches)}
+    if scheme.rotation:
+        rotate_model(floats, seed=scheme.seed)
+    if not batches:
+        return floats, _round_all(floats, scheme), facts
+    tensors = _calibrate(floats, batches, scheme, facts)
+    facts["kurtosis"]["after"] = measure_kurtosis(floats, batches)
+    return floats, tensors, facts
+
+
+def _calibrate(
+    model: Transformer, batches: list[torch.Tensor], scheme: Scheme, facts: dict
+) -> dict[str, QuantizedTensor]:
+    """Block after block: observe, smooth, round, and go on with what the rounded block gives."""
+    facts |= {"expert_tokens": {}, "pooled": {}, "smoothing": {}, "rounded_to_nearest": []}
+    walk, tensors = Walk(model, batches), {}
+    for number, block in enumerate(model.blocks):
+        prefix = f"blocks.{number}."
+        found = observe(walk, block, prefix, min_tokens=scheme.min_tokens)
+        if found.counts:
+            facts["expert_tokens"][f"{prefix}ffn"] = found.counts
+            facts["pooled"][f"{prefix}ffn"] = found.pooled
+        _smooth(block, prefix, found, scheme, facts)
+        rounded = _round_block(block, prefix, found, scheme, facts)
+        walk.step(_with_weights(block, prefix, rounded))
+        tensors |= rounded
+    return tensors
+
+
+def _smooth(block: Block, prefix: str, found: BlockInputs, scheme: Scheme, facts: dict) -> None:
+    for places, candidates, scale_of in RECIPES.get(scheme.method, []):
+        for pair in places(block, prefix, found, scheme):
+            best = search(candidates, pair.inputs, pair.judged, pair.bits, scale_of)
+            move(pair, best.factor_I)
+            facts["smoothing"][pair.name] = best.facts()
+
+
+def _round_block(
+    block: Block, prefix: str, found: BlockInputs, scheme: Scheme, facts: dict
+) -> dict[str, QuantizedTensor]:
+    rounded = {}
+    for name, weight in _quantised(block, prefix, scheme):
+        if scheme.method != "gptq":
+            rounded[name] = _round(name, weight, scheme)
+        elif name in found.experts:
+            parts = [
+                _gptq(f"{name}[{expert}]", weight[expert], inputs, scheme.expert_bits, facts)
+                for expert, inputs in enumerate(found.experts[name])
+            ]
+            values, scale = torch.stack([p.values for p in parts]), torch.stack([p.scale for p in parts])
+            rounded[name] = QuantizedTensor(values, scale, scheme.expert_bits)
+        else:
+            rounded[name] = _gptq(name, weight, found.linear[name], scheme.dense_bits, facts)
+    return rounded
+
+
+def _gptq(name: str, weight_OI: torch.Tensor, inputs: Inputs, bits: int, facts: dict) -> QuantizedTensor:
+    result = gptq(weight_OI, inputs.hessian_II, bits)
+    if result is None:
+        log.warning("%s: its inputs' second moments have no Cholesky factor; rounded to nearest", name)
+        facts["rounded_to_nearest"].append(name)
+        scale = minmax_scale(weight_OI, bits)
+        result = QuantizedTensor(quantize_weight(weight_OI, scale, bits), scale, bits)
+    return result
+
+
+def _round_all(model: Transformer, scheme: Scheme) -> dict[str, QuantizedTensor]:
+    state = model.state_dict()
+    return {name: _round(name, weight, scheme) for name, weight in state.items() if scheme.bits(name)}
+
+
+def _round(name: str, weight: torch.Tensor, scheme: Scheme) -> QuantizedTensor:
+    """Experts by the method's scales, everything else by min-max."""
+    bits, scale_of = scheme.bits(name), minmax_scale
+    if weight.dim() == 3:
+        scale_of = EXPERT_SCALES.get(scheme.method, minmax_scale)
+    scale = scale_of(weight, bits)
+    return QuantizedTensor(quantize_weight(weight, scale, bits), scale, bits)
+
+
+def _quantised(block: Block, prefix: str, scheme: Scheme) -> list[tuple[str, torch.Tensor]]:
+    named = [(f"{prefix}{name}", weight.detach()) for name, weight in block.named_parameters()]
+    return [(name, weight) for name, weight in named if scheme.bits(name)]
+
+
+def _with_weights(block: Block, prefix: str, tensors: dict[str, QuantizedTensor]) -> Block:
+    """A copy of the block that computes in float with the rounded weights."""
+    rounded = copy.deepcopy(block)
+    for name, weight in rounded.named_parameters():
+        if f"{prefix}{name}" in tensors:
+            weight.copy_(tensors[f"{prefix}{name}"].dequantize(weight.dtype))
+    return rounded
