@@ -1,0 +1,42 @@
+"""Section of ``quantize`` (paper section 5)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.recipe.base import Section
+
+
+class Calibration(Section):
+    """Rows of training data that the quantiser looks at: chats, and windows of ``pretrain_data``."""
+
+    chats: int = Field(96, ge=0)
+    documents: int = Field(32, ge=0)
+    length: int = Field(256, gt=1)  # tokens of a row; longer chats are cut
+
+
+class HeldOut(Section):
+    """Rows that are compared before and after: chats that fine-tuning kept for validation, and documents of
+    ``eval_sets``. None of them is calibrated on.
+    """
+
+    chats: int = Field(48, gt=0)
+    documents: int = Field(48, gt=0)
+    length: int = Field(256, gt=1)
+    prompts: int = Field(32, gt=0)  # continued greedily, for the length of accepted drafts
+    new_tokens: int = Field(32, gt=0)
+
+
+class QuantizeSection(Section):
+    """GLM-5's mix by default: 4-bit experts, 8-bit attention and dense layers, 8-bit tokens."""
+
+    version: int = 1  # raised when the meaning of the stage's code changes
+    method: Literal["minmax", "ssz", "smoothquant", "awq", "flex_awq_ssz", "gptq"] = "flex_awq_ssz"
+    rotation: bool = True  # QuaRot
+    expert_bits: Literal[4, 8] = 4
+    dense_bits: Literal[4, 8] = 8
+    min_tokens: int = Field(64, ge=0)  # an expert that fewer tokens chose is calibrated on all of its layer's
+    calibration: Calibration = Calibration()
+    heldout: HeldOut = HeldOut()
+    # Beside the model itself: "w8a8", everything in 8 bits, which a stock vLLM serves.
+    exports: list[Literal["w8a8"]] = ["w8a8"]

@@ -1,0 +1,67 @@
+"""Measures of what quantisation changes, on models whose differences are known."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from shapes import small_config
+
+from model.quantization.quality import Row, agreement, measure
+
+
+@pytest.fixture
+def model(make_model):
+    return make_model(
+        small_config(1, first_dense_layers=0, index_top_k=5, num_experts=6), indexer=True
+    ).eval()
+
+
+def rows(model, count=3, length=12) -> list[Row]:
+    return [Row(torch.randint(model.config.vocab_size, (length,)).tolist()) for _ in range(count)]
+
+
+def test_perplexity_is_that_of_the_counted_tokens(model):
+    first, second = rows(model, 2)
+    counted = [n in (3, 7) for n in range(12)]
+    found = measure(model, {"all": [first], "few": [Row(second.ids, counted)]}, [], [])
+    with torch.inference_mode():
+        for name, row, places in (("all", first, range(1, 12)), ("few", second, (3, 7))):
+            tokens = torch.tensor([row.ids])
+            logprobs = model.logits(model(tokens, attention="sparse").hidden_BTD).log_softmax(-1)[0]
+            nats = [-float(logprobs[n - 1, row.ids[n]]) for n in places]
+            assert found.perplexity(name) == pytest.approx(np.exp(np.mean(nats)), rel=1e-5)
+            assert found.tokens[name].tolist() == [len(nats)]
+    everything = found.nats["all"].sum() + found.nats["few"].sum()
+    assert found.perplexity() == pytest.approx(np.exp(everything / 13))
+
+
+def test_a_model_agrees_with_itself_and_not_with_another(model, make_model):
+    batches = [torch.randint(model.config.vocab_size, (2, 11))]
+    before = measure(model, {}, batches, [])
+    assert len(before.routes) == len(before.selections) == model.config.num_layers
+    assert before.selections[0].shape == (2, 6, 5)  # the queries that see more than 5 keys
+    assert agreement(before, measure(model, {}, batches, [])) == {
+        "router_agreement": 1.0,
+        "topk_overlap": 1.0,
+    }
+    other = make_model(model.config, 99, indexer=True)
+    found = agreement(before, measure(other, {}, batches, []))
+    assert 0.1 < found["router_agreement"] < 0.8 and 0.3 < found["topk_overlap"] < 0.95
+
+
+def test_one_rerouted_expert_is_counted_once(model):
+    batches = [torch.randint(model.config.vocab_size, (1, 4))]
+    before, after = measure(model, {}, batches, []), copy.deepcopy(measure(model, {}, batches, []))
+    missing = next(e for e in range(6) if e not in after.routes[0][2])
+    after.routes[0][2, 0] = missing
+    total = sum(route.numel() for route in before.routes)
+    assert agreement(before, after)["router_agreement"] == pytest.approx(1 - 1 / total)
+
+
+def test_drafts_of_an_mtp_block_that_says_what_the_trunk_says_are_accepted(model):
+    prompts = [row.ids for row in rows(model)]
+    random_drafts = measure(model, {}, [], prompts, new_tokens=12).accept_length
+    with torch.no_grad():
+        model.head.weight.zero_()  # everything is equally likely, and so is the lowest id
+    assert measure(model, {}, [], prompts, new_tokens=12).accept_length > 2.5 > random_drafts >= 1
