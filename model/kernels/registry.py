@@ -46,4 +46,6 @@ sparse_indexer_loss = _operation("indexer_loss", "sparse_indexer_loss", (0, 1, 3
 routed_experts = _operation("experts", "routed_experts", (0, 3, 4))
 linear_cross_entropy = _operation("cross_entropy", "linear_cross_entropy", (0, 1))
 rotate_part = _operation("rope", "rotate_part")
+int8_linear = _operation("int8_linear", "int8_linear", (0,))
+w4a8_experts = _operation("w4a8_experts", "w4a8_experts", (0,))
 newton_schulz = _operation("newton_schulz", "newton_schulz")

@@ -1,0 +1,260 @@
+"""Integer linear layers on CUDA: the contract is ``reference.int8_linear``, bit for bit.
+
+``quantize`` is one pass over the tokens. ``product`` multiplies int8 tokens by int8 or packed 4-bit weights
+of one matrix or of many (experts). It reads the weights as the matrix unit's left operand, so that 4-bit
+values are widened in registers, by one shift and one mask for four of them: a value becomes 16 times itself,
+and the sums lose the factor again at the end. A small product is cut along the input features too (SPLIT), or
+it would not fill the card; sums of integers do not depend on how they were cut.
+
+M tokens, A rows, E experts, N output features, K input features, W bytes of a weight row.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+
+from model.quantization.rounding import TOKEN_FLOOR
+
+FLOOR = tl.constexpr(TOKEN_FLOOR)
+ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it rounds to a whole number, halves to even
+_COUNTERS: dict[torch.device, torch.Tensor] = {}
+
+
+def int8_linear(x_MK, weight, scale_N1, tiling: "Tiling | None" = None):
+    """As the reference. ``tiling`` of the product."""
+    tiling = tiling or dense_tiling(len(x_MK), *weight.shape)
+    token, token_scale = quantize(x_MK.contiguous(), tiling.early)
+    return product(token, token_scale, weight.unsqueeze(0), scale_N1, x_MK.dtype, tiling)
+
+
+def quantize(x_MK, early: bool = False):
+    """``rounding.quantize_tokens``: int8 (M, K), float32 (M, 1). ``early``: a product may begin beside it."""
+    M, K = x_MK.shape
+    values = torch.empty(M, K, dtype=torch.int8, device=x_MK.device)
+    scale = torch.empty(M, 1, dtype=torch.float32, device=x_MK.device)
+    if M:
+        _quantize_kernel[(M,)](x_MK, values, scale, K=K, EARLY=early, **row_block(K))
+    return values, scale
+
+
+def row_block(columns: int) -> dict:
+    """A whole row in one program."""
+    block = max(16, triton.next_power_of_2(columns))
+    return dict(BLOCK=block, num_warps=max(1, min(16, block // 512)), enable_fp_fusion=False)
+
+
+class Tiling(NamedTuple):
+    """How a product is cut: output features, rows and bytes of a weight row in a tile; parts of the sum."""
+
+    block_n: int
+    block_m: int
+    block_k: int
+    split: int = 1
+    warps: int = 4
+    stages: int = 4
+    early: bool = False  # start, and fetch weights into the cache, while the tokens are still being rounded
+
+
+class Groups(NamedTuple):
+    """Which rows of a product belong to which matrix."""
+
+    source_A: torch.Tensor  # int32, the token that is row a, times ``copies``
+    copies: int
+    expert_T: torch.Tensor  # int32, matrix of each tile of rows; -1 behind the last
+    first_T: torch.Tensor  # int32, a tile's first row
+    stop_E: torch.Tensor  # int32, the end of each matrix's rows
+
+
+def product(token_MK, token_scale, weight_ENW, scale_N1, dtype, tiling: Tiling):
+    """``(token @ weight[0].t()) * token_scale * scale.t()`` (M, N) in ``dtype``."""
+    M, K = token_MK.shape
+    N = weight_ENW.shape[1]
+    out = torch.empty(M, N, dtype=dtype, device=token_MK.device)
+    if M:
+        tiles = triton.cdiv(M, tiling.block_m)
+        partial, counter = _workspace(tiling, tiles, M, N, token_MK.device)
+        _launch(token_MK, weight_ENW, out, tiling, tiles, M, partial, counter, token_scale, scale_N1)
+    return out
+
+
+def sums(token_MK, weight_ENW, rows: int, groups: Groups, tiling: Tiling):
+    """int32 (SPLIT, A, N): each row's products with its own matrix, 16 times too large for 4-bit weights."""
+    out = torch.empty(tiling.split, rows, weight_ENW.shape[1], dtype=torch.int32, device=token_MK.device)
+    _launch(token_MK, weight_ENW, out, tiling, len(groups.expert_T), rows, groups=groups)
+    return out
+
+
+def dense_tiling(M: int, N: int, W: int) -> Tiling:
+    """For one matrix."""
+    if M <= 64:
+        block_m = max(16, triton.next_power_of_2(M))
+        block_k = min(128, max(32, triton.next_power_of_2(W)))
+        parts = max(1, min(W // (4 * block_k), 264 * 64 // max(N, 64)))
+        return Tiling(64, block_m, block_k, 1 << (parts.bit_length() - 1), 4, 5)
+    return Tiling(128, 128, 128, 1, 8, 4)
+
+
+def _workspace(tiling: Tiling, tiles: int, rows: int, N: int, device: torch.device):
+    if tiling.split == 1:
+        return None, None
+    needed = tiles * triton.cdiv(N, tiling.block_n)
+    if device not in _COUNTERS or len(_COUNTERS[device]) < needed:
+        _COUNTERS[device] = torch.zeros(max(4096, needed), dtype=torch.int32, device=device)
+    return torch.empty(tiling.split, rows, N, dtype=torch.int32, device=device), _COUNTERS[device]
+
+
+def _launch(
+    token, weight, out, tiling, tiles, rows, partial=None, counter=None, token_scale=None, scale=None,
+    groups=None,
+):  # fmt: skip
+    N, W = weight.shape[1:]
+    grid = (tiles * triton.cdiv(N, tiling.block_n) * tiling.split,)
+    source, copies, *tables = groups or (None, 0, None, None, None)
+    _product_kernel[grid](
+        token, weight.view(torch.int8), out, partial, counter, token_scale, scale, source, *tables, rows,
+        N=N, K=token.shape[1], W=W, COPIES=copies, GROUPED=groups is not None, SCALED=scale is not None,
+        SPLIT=tiling.split, BLOCK_N=tiling.block_n, BLOCK_M=tiling.block_m, BLOCK_K=tiling.block_k,
+        EARLY=tiling.early, COMPILED=not INTERPRETED, num_warps=tiling.warps, num_stages=tiling.stages,
+        enable_fp_fusion=False, **(dict(launch_pdl=True) if tiling.early else {}),
+    )  # fmt: skip
+
+
+@triton.jit
+def _quantize_kernel(x, values, scale, K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+    k = tl.arange(0, BLOCK)
+    quantize_row(
+        tl.load(x + row * K + k, mask=k < K, other=0.0).to(tl.float32), values + row * K, scale + row, k, K
+    )
+
+
+@triton.jit
+def quantize_row(x, values, scale, k, K: tl.constexpr):
+    """Store a row as int8 with its scale."""
+    s = tl.maximum(tl.div_rn(tl.max(tl.abs(x)), 127.0), FLOOR)
+    rounded = (tl.div_rn(x, s) + ROUND) - ROUND
+    tl.store(values + k, tl.minimum(tl.maximum(rounded, -127.0), 127.0).to(tl.int8), mask=k < K)
+    tl.store(scale, s)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _product_kernel(
+    token, weight, out, partial, counter, token_scale, weight_scale, source, tile_expert, tile_first,
+    expert_stop, rows, N: tl.constexpr, K: tl.constexpr, W: tl.constexpr, COPIES: tl.constexpr,
+    GROUPED: tl.constexpr, SCALED: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr,
+):  # fmt: skip
+    PACKED: tl.constexpr = W < K
+    N_TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
+    STEPS: tl.constexpr = (W + BLOCK_K * SPLIT - 1) // (BLOCK_K * SPLIT)
+    EVEN: tl.constexpr = W % (BLOCK_K * SPLIT) == 0
+    tile_n = tl.program_id(0) % N_TILES
+    split = tl.program_id(0) // N_TILES % SPLIT
+    tile = tl.program_id(0) // (N_TILES * SPLIT)
+    if GROUPED:
+        expert = tl.load(tile_expert + tile).to(tl.int64)
+        if expert < 0:
+            return
+        first = tl.load(tile_first + tile)
+        stop = tl.load(expert_stop + expert)
+    else:
+        expert, first, stop = tile.to(tl.int64) * 0, tile * BLOCK_M, rows
+    n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    a = first + tl.arange(0, BLOCK_M)
+    row = tl.minimum(a, stop - 1)  # rows behind the last are copies of it and are not stored
+    if COPIES > 0:
+        row = tl.load(source + row) // COPIES
+    k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
+    weight += expert * (N * W)
+    at_weight = weight + tl.minimum(n, N - 1)[:, None] * W + k[None, :]
+    at_token = token + row.to(tl.int64)[None, :] * K + k[:, None]
+    if EARLY:
+        if EVEN and W % 16 == 0:
+            _prefetch(weight + tl.minimum(n, N - 1) * W + split * (STEPS * BLOCK_K), STEPS * BLOCK_K)
+        tl.extra.cuda.gdc_wait()
+    total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
+    for step in range(STEPS):
+        if EVEN:
+            w = tl.load(at_weight)
+            t = tl.load(at_token)
+        else:
+            inside = k + step * BLOCK_K < W
+            w = tl.load(at_weight, mask=inside[None, :], other=0)
+            t = tl.load(at_token, mask=inside[:, None], other=0)
+        if PACKED:
+            if EVEN:
+                t_high = tl.load(at_token + W)
+            else:
+                t_high = tl.load(at_token + W, mask=inside[:, None], other=0)
+            total = tl.dot(_low(w, COMPILED), t, total, out_dtype=tl.int32)
+            total = tl.dot(_high(w, COMPILED), t_high, total, out_dtype=tl.int32)
+        else:
+            total = tl.dot(w, t, total, out_dtype=tl.int32)
+        at_weight += BLOCK_K
+        at_token += BLOCK_K
+    place = a.to(tl.int64)[None, :] * N + n[:, None]
+    stored = (n < N)[:, None] & (a < stop)[None, :]
+    if not SCALED:
+        tl.store(out + split * (rows.to(tl.int64) * N) + place, total, mask=stored)
+    else:
+        last = True
+        if SPLIT > 1:
+            tl.store(partial + split * (rows.to(tl.int64) * N) + place, total, mask=stored)
+            tl.debug_barrier()  # all of this program's stores are before its count
+            done = tl.atomic_add(counter + tile * N_TILES + tile_n, 1, sem="acq_rel")
+            last = done == SPLIT - 1
+        if last:
+            if SPLIT > 1:
+                total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
+                for part in tl.static_range(SPLIT):
+                    total += tl.load(
+                        partial + part * (rows.to(tl.int64) * N) + place,
+                        mask=stored,
+                        other=0,
+                        cache_modifier=".cg",
+                    )
+                tl.store(counter + tile * N_TILES + tile_n, 0)
+            if PACKED:
+                total = total >> 4
+            value = total.to(tl.float32) * tl.load(token_scale + a, mask=a < stop, other=0.0)[None, :]
+            value *= tl.load(weight_scale + expert * N + n, mask=n < N, other=0.0)[:, None]
+            tl.store(out + place, value.to(out.dtype.element_ty), mask=stored)
+
+
+@triton.jit
+def _prefetch(pointers, size: tl.constexpr):
+    """Bring ``size`` bytes behind each pointer into the L2 cache."""
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
+        [pointers.to(tl.int64), tl.full(pointers.shape, size, tl.int32)], dtype=tl.int32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _low(packed, COMPILED: tl.constexpr):
+    """16 times the value in the low four bits of each byte, four bytes at once."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 t; shl.b32 t, $1, 4; and.b32 $0, t, 0xF0F0F0F0; }", "=r,r", [packed],
+            dtype=tl.int8, is_pure=True, pack=4,
+        )  # fmt: skip
+    return packed << 4
+
+
+@triton.jit
+def _high(packed, COMPILED: tl.constexpr):
+    """16 times the value in the high four bits."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            "and.b32 $0, $1, 0xF0F0F0F0;", "=r,r", [packed], dtype=tl.int8, is_pure=True, pack=4
+        )
+    return packed & -16
+
+
+INTERPRETED = isinstance(_product_kernel, InterpretedFunction)
