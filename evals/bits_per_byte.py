@@ -1,4 +1,7 @@
-"""Bits per byte on held-out documents: the one measure of language modelling that no tokenizer flatters."""
+"""Bits per byte on held-out documents: the one measure of language modelling that no tokenizer flatters.
+
+Bits per token stand beside them, for the perplexity of models with one tokenizer.
+"""
 
 import math
 from dataclasses import dataclass
@@ -11,18 +14,22 @@ from evals.suite import ratio
 
 @dataclass(frozen=True)
 class BitsPerByte(DocumentSuite):
-    """Under the attention that the model itself uses. Scores: ``all``, and one by source."""
+    """Under the attention that the model itself uses. Scores: ``all``, ``per_token``, and one by source."""
 
     samples: int = 0
     name: str = "bits_per_byte"
 
+    def protocol(self) -> dict[str, Any]:
+        return {**DocumentSuite.protocol(self), "version": 2}
+
     def run(self, policy: Policy) -> Result:
         scored = policy.logprobs(self.texts, self.max_tokens, policy.attentions[0])
-        return Result(self.scores(*bits_and_bytes(scored)), self._samples(scored))
+        tokens = [float(len(item.nats)) for item in scored]
+        return Result(self.scores(*bits_and_bytes(scored), tokens), self._samples(scored))
 
-    def scores(self, bits: list[float], sizes: list[float]) -> list[Score]:
-        """Scores from the bits and bytes of each document: over all of them, and by source."""
-        scores = [ratio("all", bits, sizes)]
+    def scores(self, bits: list[float], sizes: list[float], tokens: list[float]) -> list[Score]:
+        """Scores from the bits, bytes and tokens of each document: over all of them, and by source."""
+        scores = [ratio("all", bits, sizes), ratio("per_token", bits, tokens)]
         for source in sorted({document.source for document in self.documents}):
             rows = [row for row, document in enumerate(self.documents) if document.source == source]
             scores.append(ratio(source, [bits[row] for row in rows], [sizes[row] for row in rows]))

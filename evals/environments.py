@@ -1,34 +1,13 @@
 """Held-out tasks, played in the environments' own episodes: exact match and valid format by thinking mode."""
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from environments.catalog import environments, family_names
-from environments.interface import Environment, Episode, Message, Mode, Task
+from evals.attempts import Attempt, Decoding, Item, play_all
 from evals.conduct import conduct
 from evals.policy import Chat, Policy, Result, Score
-from evals.suite import share
-
-
-@dataclass(frozen=True)
-class Item:
-    task: Task
-    mode: Mode
-
-
-@dataclass
-class _Attempt:
-    item: Item
-    episode: Episode
-    messages: list[Message] = field(default_factory=list)
-    done: bool = False
-    turns: int = 0
-    tokens: int = 0
-    fault: str | None = None  # the first format fault
-    cut_off: bool = False
-    reward: float | None = None  # None: the environment failed
-    reason: str = ""
+from evals.suite import clustered_share
 
 
 @dataclass(frozen=True)
@@ -37,7 +16,8 @@ class Environments:
     over families that were never trained, ``valid/<mode>``: the share of attempts whose every turn keeps to
     the chat format, ``conduct/<what>`` and ``safety/<what>``: the share of attempts that did it
     (``evals.conduct``). An attempt is exact when its environment gives the full reward; one whose environment
-    failed counts in ``failed`` alone."""
+    failed counts in ``failed`` alone. What pools several modes counts a task once: its modes resemble one
+    another."""
 
     items: list[Item]
     max_new_tokens: int
@@ -47,7 +27,7 @@ class Environments:
 
     def protocol(self) -> dict[str, Any]:
         return {
-            "version": 2,
+            "version": 3,
             "items": [[item.task.id, item.mode, list(item.task.messages)] for item in self.items],
             "max_new_tokens": self.max_new_tokens,
             "max_turns": self.max_turns,
@@ -56,37 +36,33 @@ class Environments:
 
     def run(self, policy: Policy) -> Result:
         catalog = environments()
-        attempts = asyncio.run(_play_all(self.items, catalog, policy, self.max_new_tokens, self.max_turns))
+        attempts = play_all(self.items, catalog, policy, Decoding(self.max_new_tokens, self.max_turns))
         unseen = set(family_names(catalog, evaluation_only=True))
-        return Result(self._scores(attempts, unseen), self._samples(attempts, policy))
+        records = [attempt.record() for attempt in attempts]
+        return Result(self._scores(attempts, unseen), self._samples(attempts, policy), records)
 
-    def _scores(self, attempts: list[_Attempt], unseen: set[str]) -> list[Score]:
+    def _scores(self, attempts: list[Attempt], unseen: set[str]) -> list[Score]:
         """Per mode, then per family; families that were never trained stand apart from the trained ones."""
-        exact: dict[str, list[float]] = {}
-        valid: dict[str, list[float]] = {}
-        behaved: dict[str, list[float]] = {}
+        groups: dict[str, list[tuple[float, str]]] = {}  # a value and the task that it belongs to
         for attempt in attempts:
-            if attempt.reward is None:
-                continue
-            mode, family = attempt.item.mode, _family(attempt)
-            hit = float(attempt.reward == 1.0)
-            group = f"exact/unseen/{mode}" if family in unseen else f"exact/{mode}"
-            for name in (group, f"exact/{mode}/{family}", f"exact/all/{family}"):
-                exact.setdefault(name, []).append(hit)
-            valid.setdefault(f"valid/{mode}", []).append(float(attempt.fault is None))
-            done = conduct(attempt.item.task, attempt.messages, attempt.fault, attempt.cut_off)
-            for name, value in done.items():
-                behaved.setdefault(name, []).append(float(value))
-        failed = [float(attempt.reward is None) for attempt in attempts]
-        groups = {**valid, **exact, **behaved, "failed": failed}
+            mode, task = attempt.item.mode, attempt.item.task
+            values = {"failed": float(attempt.reward is None)}
+            if attempt.reward is not None:
+                group = f"exact/unseen/{mode}" if attempt.family in unseen else f"exact/{mode}"
+                names = (group, f"exact/{mode}/{attempt.family}", f"exact/all/{attempt.family}")
+                values |= dict.fromkeys(names, attempt.exact)
+                values[f"valid/{mode}"] = float(attempt.fault is None)
+                values |= conduct(task, attempt.messages, attempt.fault, attempt.cut_off)
+            for name, value in values.items():
+                groups.setdefault(name, []).append((float(value), task.id))
         ordered = sorted(groups, key=lambda name: (name.count("/"), name))
-        return [share(name, groups[name]) for name in ordered]
+        return [clustered_share(name, *zip(*groups[name], strict=True)) for name in ordered]
 
-    def _samples(self, attempts: list[_Attempt], policy: Policy) -> list[dict[str, Any]]:
+    def _samples(self, attempts: list[Attempt], policy: Policy) -> list[dict[str, Any]]:
         """For each mode, tasks with tools first, then one a family."""
-        chosen: list[_Attempt] = []
+        chosen: list[Attempt] = []
         for mode in dict.fromkeys(attempt.item.mode for attempt in attempts):
-            first: dict[str, _Attempt] = {}
+            first: dict[str, Attempt] = {}
             for attempt in attempts:
                 if attempt.item.mode == mode and attempt.turns:
                     first.setdefault(attempt.item.task.environment, attempt)
@@ -94,60 +70,14 @@ class Environments:
         return [_sample(attempt, policy) for attempt in chosen]
 
 
-async def _play_all(
-    items: list[Item], catalog: dict[str, Environment], policy: Policy, max_new_tokens: int, max_turns: int
-) -> list[_Attempt]:
-    """All episodes turn by turn: a batch of generation for each mode, then the environments' replies."""
-    attempts = [_Attempt(item, catalog[item.task.environment].episode()) for item in items]
-    try:
-        prompts = await asyncio.gather(*(a.episode.reset(a.item.task) for a in attempts))
-        for attempt, prompt in zip(attempts, prompts, strict=True):
-            attempt.messages = list(prompt)
-        for _ in range(max_turns):
-            active = [attempt for attempt in attempts if not attempt.done]
-            for mode in dict.fromkeys(attempt.item.mode for attempt in active):
-                await _turn([a for a in active if a.item.mode == mode], policy, mode, max_new_tokens)
-        await asyncio.gather(*(_judge(attempt) for attempt in attempts))
-    finally:
-        await asyncio.gather(*(attempt.episode.close() for attempt in attempts))
-    return attempts
-
-
-async def _turn(attempts: list[_Attempt], policy: Policy, mode: Mode, max_new_tokens: int) -> None:
-    chats = [Chat(attempt.messages, list(attempt.item.task.tools) or None) for attempt in attempts]
-    replies = policy.generate(chats, mode, max_new_tokens)
-    for attempt, reply in zip(attempts, replies, strict=True):
-        attempt.messages = [*attempt.messages, reply.message]
-        attempt.turns += 1
-        attempt.tokens += reply.tokens
-        # A turn that was cut off is not put before the environment.
-        attempt.done = attempt.cut_off = reply.finish == "length"
-        if not reply.valid:
-            attempt.fault = attempt.fault or reply.reason
-    finished = [attempt for attempt in attempts if not attempt.done]
-    steps = await asyncio.gather(*(a.episode.step(a.messages[-1]) for a in finished))
-    for attempt, step in zip(finished, steps, strict=True):
-        attempt.messages = [*attempt.messages, *step.messages]
-        attempt.done = step.done
-
-
-async def _judge(attempt: _Attempt) -> None:
-    verdict = await attempt.episode.verify()
-    attempt.reward, attempt.reason = verdict.reward, verdict.reason
-
-
-def _family(attempt: _Attempt) -> str:
-    return f"{attempt.item.task.environment}/{attempt.item.task.family}"
-
-
-def _sample(attempt: _Attempt, policy: Policy) -> dict[str, Any]:
+def _sample(attempt: Attempt, policy: Policy) -> dict[str, Any]:
     """The whole dialogue as the model reads it, with what it has to sample told apart."""
     task = attempt.item.task
     chat = Chat(attempt.messages, list(task.tools) or None)
     return {
         "kind": "chat",
         "id": task.id,
-        "family": _family(attempt),
+        "family": attempt.family,
         "mode": attempt.item.mode,
         "score": attempt.reward,
         "reason": attempt.reason,

@@ -55,12 +55,24 @@ class Policy(Protocol):
     attentions: tuple[Attention, ...]  # that this model can run; the first is its own
     top_k: int  # budget of keys of every attention that is not dense
 
-    def generate(self, chats: list[Chat], mode: Mode, max_new_tokens: int) -> list[Reply]:
-        """The next assistant turn of each chat, greedily."""
+    def generate(
+        self, chats: list[Chat], mode: Mode, max_new_tokens: int, temperature: float = 0.0, seed: int = 0
+    ) -> list[Reply]:
+        """The next assistant turn of each chat: greedily, or sampled, with ``seed`` and a chat's place in the
+        list fixing its draws.
+        """
         ...
 
-    def complete(self, prompts: list[str], max_new_tokens: int, attention: Attention, stop: str) -> list[str]:
-        """Text that continues each prompt as a document, greedily, up to the token that holds ``stop``."""
+    def complete(
+        self,
+        prompts: list[str],
+        max_new_tokens: int,
+        attention: Attention,
+        stop: str | None,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> list[str]:
+        """Text that continues each prompt as a document, up to the token that holds ``stop``."""
         ...
 
     def logprobs(self, texts: list[str], max_tokens: int, attention: Attention) -> list[Scored]:
@@ -93,4 +105,5 @@ class Score:
 @dataclass(frozen=True)
 class Result:
     scores: list[Score]
-    samples: list[dict[str, Any]]
+    samples: list[dict[str, Any]]  # for people
+    attempts: list[dict[str, Any]] = field(default_factory=list)  # of every item, for comparisons

@@ -33,7 +33,7 @@ def bootstrap_ratio(numerators: np.ndarray, denominators: np.ndarray) -> tuple[f
     numerators, denominators = np.asarray(numerators, float), np.asarray(denominators, float)
     if len(numerators) < 2:
         return -math.inf, math.inf
-    counts = _resamples(len(numerators))
+    counts = resamples(len(numerators))
     ratios = (counts @ numerators) / (counts @ denominators)
     low, high = np.quantile(ratios, [0.025, 0.975])
     return float(low), float(high)
@@ -52,26 +52,78 @@ def bootstrap_difference(
         raise ValueError(f"paired scores need the same items: {len(a)} and {len(c)} were given")
     if len(a) < 2:
         return -math.inf, math.inf
-    counts = _resamples(len(a))
+    counts = resamples(len(a))
     differences = (counts @ c) / (counts @ d) - (counts @ a) / (counts @ b)
     low, high = np.quantile(differences, [0.025, 0.975])
     return float(low), float(high)
 
 
-def newcombe(first: tuple[float, float, float], second: tuple[float, float, float]) -> tuple[float, float]:
-    """95 % interval of the difference of two proportions, each (value, low, high) by Wilson.
+def clustered_wilson(means: np.ndarray, samples: int) -> tuple[float, float]:
+    """95 % interval of the mean of ``means``, each the mean of one cluster's samples in [0, 1].
 
-    Newcombe 1998, method 10. It ignores that the items are the same, so it errs on the wide side, and it does
-    not collapse where one proportion is 0 and the other 1.
+    Samples of one task resemble one another, so that ``samples`` of them tell less than as many tasks.
+    Wilson's interval with as many items as would spread like the clusters do (Kish's effective sample size,
+    as Korn and Graubard 1998 use it), at least the clusters, at most the samples. Clusters that are all alike
+    tell nothing of their spread and count as one item each, so that it stays honest at 0 and at 1.
     """
-    (p1, low1, high1), (p2, low2, high2) = first, second
-    difference = p2 - p1
-    return (
-        difference - math.hypot(p2 - low2, high1 - p1),
-        difference + math.hypot(high2 - p2, p1 - low1),
-    )
+    means = np.asarray(means, float)
+    clusters = len(means)
+    if clusters < 2:
+        return wilson(float(means.sum()), clusters)
+    p, spread = float(means.mean()), float(means.var(ddof=1)) / clusters
+    effective = p * (1 - p) / spread if spread > 0 else 0.0
+    effective = min(max(effective, clusters), samples)
+    return wilson(p * effective, effective)
 
 
-def _resamples(n: int) -> np.ndarray:
+def paired_newcombe(
+    first: np.ndarray,
+    second: np.ndarray,
+    first_bounds: tuple[float, float],
+    second_bounds: tuple[float, float],
+) -> tuple[float, float]:
+    """95 % interval of ``mean(second) - mean(first)`` of values in [0, 1] on the same items, in order.
+
+    Newcombe 1998, method 10 for paired proportions: the bounds of each mean (Wilson's), joined with the
+    correlation of the pairs, which is corrected for continuity. Both arrays are (n,). It does not collapse
+    where no pair differs.
+    """
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    if a.shape != b.shape:
+        raise ValueError(f"paired scores need the same items: {len(a)} and {len(b)} were given")
+    p1, p2 = float(a.mean()), float(b.mean())
+    (low1, high1), (low2, high2) = first_bounds, second_bounds
+    shared = float(((a - p1) * (b - p2)).mean())
+    shared = max(0.0, shared - 0.5 / len(a)) if shared > 0 else shared
+    spread = math.sqrt(a.var() * b.var())
+    phi = shared / spread if spread > 0 else 0.0
+    down, up = (p2 - low2, high1 - p1), (high2 - p2, p1 - low1)
+    below, above = (math.sqrt(max(0.0, x * x - 2 * phi * x * y + y * y)) for x, y in (down, up))
+    return p2 - p1 - below, p2 - p1 + above
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
+    """Two-sided exact p-value that two scores, each 0 or 1 on the same items, differ by chance."""
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    lost, won = int(((a == 1) & (b == 0)).sum()), int(((a == 0) & (b == 1)).sum())
+    tail = sum(math.comb(lost + won, n) for n in range(min(lost, won) + 1))
+    return min(1.0, 2 * tail / 2 ** (lost + won))
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """Probability that one of ``k`` samples is right, unbiased from ``right`` of ``samples`` (Chen et al.
+    2021). Not a number for fewer samples than ``k``: they cannot tell.
+    """
+    if samples < k:
+        return math.nan
+    return 1 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def pass_hat_k(samples: int, right: int, k: int) -> float:
+    """Probability that all of ``k`` samples are right, unbiased (tau-bench, Yao et al. 2024)."""
+    return math.nan if samples < k else math.comb(right, k) / math.comb(samples, k)
+
+
+def resamples(n: int) -> np.ndarray:
     """(RESAMPLES, n): how often each item stands in each resample."""
     return np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(float)

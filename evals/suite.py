@@ -1,11 +1,12 @@
 """What all suites share: the protocol's hash, and scores from the values of items."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from evals.policy import Policy, Result, Score
-from evals.statistics import bootstrap_ratio, wilson
+from evals.statistics import bootstrap_ratio, clustered_wilson, wilson
 from pipeline.artifacts import digest_of
 
 
@@ -41,3 +42,15 @@ def share(name: str, values: list[float]) -> Score:
     low, high = wilson(float(np.sum(values)), len(values))
     ones = [1.0] * len(values)
     return Score(name, float(np.mean(values)), low, high, len(values), list(values), ones, proportion=True)
+
+
+def clustered_share(name: str, values: Sequence[float], clusters: Sequence[Hashable]) -> Score:
+    """The mean over clusters, such as tasks, of the mean of their values in [0, 1]; an item is a cluster."""
+    groups: dict[Hashable, list[float]] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        groups.setdefault(cluster, []).append(value)
+    means = [float(np.mean(group)) for group in groups.values()]
+    low, high = clustered_wilson(np.array(means), len(values))
+    return Score(
+        name, float(np.mean(means)), low, high, len(means), means, [1.0] * len(means), proportion=True
+    )

@@ -1,6 +1,7 @@
 """Score every checkpoint of the recipe: ``python -m tasks.evaluate --recipe tiny``.
 
-Writes ``scores.json`` (a row per checkpoint and score, with its interval; what each stage changed),
+Writes ``scores.json`` (a row per checkpoint and score, with its interval; what each stage changed; a
+quantised model beside its parent; the arena),
 ``items.json`` (what each item gave, for comparisons with other evaluations) and ``samples.jsonl``. A result
 is kept by (checkpoint, protocol) below the run folder: only what is missing is computed.
 """
@@ -16,11 +17,13 @@ from model.chat.tokenizer import Tokenizer
 from pipeline.artifacts import digest_of
 from pipeline.errors import UserError
 from pipeline.stage import Context, run_stage
+from tasks.evaluation.arena import arena_rows, hold_arena
 from tasks.evaluation.baselines import fitted_on, score_baselines
 from tasks.evaluation.cache import Cache, checkpoint_digest
 from tasks.evaluation.changes import changes
 from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.headline import headline
+from tasks.evaluation.parents import beside_parents
 from tasks.evaluation.policy import LocalPolicy
 from tasks.evaluation.scorecard import Scorecard, finite
 from tasks.side_by_side import side_by_side
@@ -104,9 +107,13 @@ def _add_baselines(context: Context, suite: Suite, cache: Cache, card: Scorecard
 
 def _write(context: Context, card: Scorecard) -> None:
     names = context.section.checkpoints
+    ordered = [*BASELINES, *names]
+    arena = hold_arena(card, names)
     scores = {
-        "rows": card.rows(),
-        "changes": changes(card.results, card.protocols, [*BASELINES, *names]),
+        "rows": [*card.rows(), *arena_rows(arena)],
+        "changes": changes(card.results, card.protocols, zip(ordered, ordered[1:], strict=False)),
+        "beside_parent": beside_parents(card, context.inputs, context.input_records, names),
+        "arena": arena,
         "checkpoints": {name: checkpoint_digest(context.input_records[name]) for name in names},
         "settings": {**context.section.model_dump(mode="json"), "decoding": "greedy", "intervals": "95 %"},
     }

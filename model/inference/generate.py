@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from model.attention.mla import Mode
+from model.inference.decode import DecodeMode
 from model.inference.engine import Engine
 from model.inference.request import SamplingParams
 from model.kernels.registry import linear_cross_entropy
@@ -45,11 +46,13 @@ def generate(
     attention: Mode = "dense",
     top_k: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
+    decode: DecodeMode | None = None,
 ) -> list[Sample]:
     """Continue each prompt (token ids) up to a stop token or ``max_new_tokens``, in the prompts' order.
 
     ``temperature`` 0 takes the most probable token. ``seed`` and a prompt's place in the list fix its draws.
-    ``attention`` and ``top_k`` are the model's. Raises ``ValueError`` for an empty prompt.
+    ``attention`` and ``top_k`` are the model's, ``decode`` is the engine's. Raises ``ValueError`` for an empty
+    prompt.
     """
     if temperature < 0 or max_new_tokens < 1:
         raise ValueError("sampling needs a temperature of 0 or more and max_new_tokens of 1 or more")
@@ -61,6 +64,7 @@ def generate(
     engine = Engine(
         model, pages=-(-tokens // PAGE_SIZE), page_size=PAGE_SIZE, max_running=max(1, batch_tokens //
         longest), max_waiting=len(prompts), prefill_chunk=PREFILL_CHUNK, attention=attention, top_k=top_k,
+        decode=decode,
     )  # fmt: skip
     base = SamplingParams(
         max_new_tokens=max_new_tokens, temperature=temperature, stop_ids=frozenset(stop_ids)

@@ -21,6 +21,9 @@ class EvaluateSection(Section):
     # The same two for checkpoints before fine-tuning, which score about 0 and never end a turn.
     base_items_per_family: int = Field(1, gt=0)
     base_max_new_tokens: int = Field(24, gt=0)
+    # Samples at temperature 1, for checkpoints that chat: tasks of a family, with interleaved thinking.
+    sampled_items_per_family: int = Field(8, ge=0)  # 0: none
+    samples_per_task: int = Field(4, gt=0)
     samples_kept: int = Field(4, ge=0)  # a suite (and mode), shown in the report
 
 

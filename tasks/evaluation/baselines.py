@@ -51,5 +51,5 @@ def score_baselines(
     results = {}
     for name in BASELINES:
         bits = [float(nats_of[name](row).sum()) / math.log(2) for row in rows]
-        results[name] = Result(suite.scores(bits, sizes), [])
+        results[name] = Result(suite.scores(bits, sizes, [float(len(row)) for row in rows]), [])
     return results

@@ -46,6 +46,7 @@ class Cache:
     def _read(self, checkpoint: str, key: str) -> Result | None:
         try:
             stored = json.loads(self._path(checkpoint, key).read_text())
-            return Result([Score(**score) for score in stored["scores"]], stored["samples"])
+            scores = [Score(**score) for score in stored["scores"]]
+            return Result(scores, stored["samples"], stored["attempts"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

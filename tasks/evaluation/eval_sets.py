@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from environments.interface import Task
+from evals.attempts import Item
 from evals.bits_per_byte import BitsPerByte
 from evals.documents import Document
-from evals.environments import Environments, Item
+from evals.environments import Environments
 from evals.long_context import LongContext, LongContextItem
+from evals.sampled import SampledEnvironments
 from evals.sparse_attention import SparseAttention
 from evals.suite import Suite
 from pipeline.errors import UserError
@@ -21,6 +23,7 @@ from tasks.training.stages import BASE_STAGES
 
 # Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
 CHARACTERS_PER_TOKEN = 6
+SAMPLED_MODE = "interleaved"  # in which reasoning is trained
 
 
 class EvalSets:
@@ -50,13 +53,20 @@ class EvalSets:
         base = checkpoint in BASE_STAGES
         count = section.base_items_per_family if base else section.items_per_family
         new_tokens = section.base_max_new_tokens if base else section.max_new_tokens
-        tasks = _first_of_each(self.tasks, lambda i: (i.task.environment, i.task.family, i.mode), count)
-        return [
+        suites: list[Suite] = [
             BitsPerByte(self.short, section.length, shown),
             SparseAttention(self.long, section.long_length),
             LongContext(self.long_context, section.long_context_new_tokens, shown),
-            Environments(tasks, new_tokens, samples=shown),
+            Environments(self._tasks(count), new_tokens, samples=shown),
         ]
+        if not base and section.sampled_items_per_family:
+            tasks = [i for i in self._tasks(section.sampled_items_per_family) if i.mode == SAMPLED_MODE]
+            suites.append(SampledEnvironments(tasks, section.samples_per_task, new_tokens))
+        return suites
+
+    def _tasks(self, count: int) -> list[Item]:
+        """Of each family and mode ``count``, the same tasks in every mode."""
+        return _first_of_each(self.tasks, lambda i: (i.task.environment, i.task.family, i.mode), count)
 
 
 def _excerpt(document: Document, characters: int) -> Document:

@@ -22,6 +22,7 @@ class OraclePolicy:
         catalog = environments()
         self.change, self.finish = change, finish
         self.calls = 0
+        self.temperatures, self.seeds = set(), set()
         self.answers = {
             (json.dumps(list(item.task.messages)), item.mode): catalog[item.task.environment].oracle(
                 item.task, item.mode
@@ -30,8 +31,12 @@ class OraclePolicy:
         }
         self.prompts = {key[0]: len(json.loads(key[0])) for key in self.answers}
 
-    def generate(self, chats: list[Chat], mode: str, max_new_tokens: int) -> list[Reply]:
+    def generate(
+        self, chats: list[Chat], mode: str, max_new_tokens: int, temperature: float = 0.0, seed: int = 0
+    ) -> list[Reply]:
         self.calls += 1
+        self.temperatures.add(temperature)
+        self.seeds.add(seed)
         return [self._reply(chat, mode) for chat in chats]
 
     def segments(self, chat: Chat, mode: str) -> list[tuple[str, bool]]:

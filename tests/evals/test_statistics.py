@@ -1,9 +1,19 @@
+import itertools
 import math
 
 import numpy as np
 import pytest
 
-from evals.statistics import bootstrap_difference, bootstrap_ratio, newcombe, wilson
+from evals.statistics import (
+    bootstrap_difference,
+    bootstrap_ratio,
+    clustered_wilson,
+    mcnemar,
+    paired_newcombe,
+    pass_at_k,
+    pass_hat_k,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +76,77 @@ def test_paired_scores_need_the_same_items():
         bootstrap_difference(three, four)
 
 
-def test_newcombe_equals_published_intervals():
-    # Newcombe 1998, table II, method 10: 56/70 - 48/80 and 9/10 - 3/10.
-    for (a, m), (b, n), wanted in [
-        ((48, 80), (56, 70), (0.0524, 0.3339)),
-        ((3, 10), (9, 10), (0.1705, 0.8090)),
-    ]:
-        first, second = (a / m, *wilson(a, m)), (b / n, *wilson(b, n))
-        assert newcombe(first, second) == pytest.approx(wanted, abs=5e-5)
+def of_pairs(both: int, first: int, second: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
+    """Right or wrong of two on the same items, from how many of each kind there are."""
+    a = np.array([1.0] * (both + first) + [0.0] * (second + neither))
+    b = np.array([1.0] * both + [0.0] * first + [1.0] * second + [0.0] * neither)
+    return a, b
+
+
+def compare(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    return paired_newcombe(a, b, wilson(a.sum(), len(a)), wilson(b.sum(), len(b)))
+
+
+def test_paired_newcombe_equals_a_published_interval_and_mirrors():
+    # Newcombe 1998 (paired proportions), method 10, for 36, 12, 2 and 0 pairs.
+    a, b = of_pairs(36, 12, 2, 0)
+    assert compare(b, a) == pytest.approx((0.0569, 0.3404), abs=5e-5)
+    assert compare(a, b) == pytest.approx((-0.3404, -0.0569), abs=5e-5)
+    low, high = compare(*of_pairs(30, 0, 0, 0))  # no pair differs, and yet something is not known
+    assert low == pytest.approx(-high) and 0.05 < high < 0.2
+    with pytest.raises(ValueError, match="same items: 3 and 4"):
+        paired_newcombe(np.ones(3), np.ones(4), (0.4, 1), (0.5, 1))
+
+
+def test_paired_newcombe_covers_and_is_narrower_than_without_pairs():
+    rng = np.random.default_rng(8)
+    inside, widths, alone = 0, [], []
+    for _ in range(1000):
+        shared = rng.random(60)
+        own = np.where(rng.random(60) < 0.8, shared, rng.random(60))
+        a, b = (shared < 0.5).astype(float), (own < 0.65).astype(float)
+        low, high = compare(a, b)
+        inside += low <= 0.15 <= high
+        widths.append(high - low)
+        alone.append(np.hypot(*(np.diff(wilson(x.sum(), 60))[0] for x in (a, b))))
+    assert 0.93 < inside / 1000 < 0.985
+    assert np.mean(widths) < 0.75 * np.mean(alone)
+
+
+def test_mcnemar_is_exact():
+    assert mcnemar(*of_pairs(5, 9, 1, 7)) == pytest.approx(2 * 11 / 1024)
+    assert mcnemar(*of_pairs(5, 1, 9, 7)) == pytest.approx(2 * 11 / 1024)
+    assert mcnemar(*of_pairs(5, 0, 0, 7)) == mcnemar(*of_pairs(0, 3, 3, 0)) == 1.0
+
+
+@pytest.mark.parametrize(("tasks", "samples", "spread"), [(12, 3, 0.3), (12, 3, 5.0), (40, 4, 1.0)])
+def test_clustered_intervals_cover_however_alike_the_samples_of_a_task_are(tasks, samples, spread):
+    rng = np.random.default_rng(tasks)
+    inside, widths = 0, []
+    for _ in range(1000):
+        means = rng.binomial(samples, rng.beta(spread, spread, tasks)) / samples
+        low, high = clustered_wilson(means, tasks * samples)
+        inside += low <= 0.5 <= high
+        widths.append(high - low)
+    assert 0.925 < inside / 1000 < 0.975
+    naive, cautious = (np.diff(wilson(n / 2, n))[0] for n in (tasks * samples, tasks))
+    assert naive < np.mean(widths) < cautious
+
+
+def test_clustered_intervals_at_the_borders_count_tasks():
+    assert clustered_wilson(np.ones(12), 36) == pytest.approx(wilson(12, 12))
+    assert clustered_wilson(np.zeros(12), 36) == pytest.approx(wilson(0, 12))
+    assert clustered_wilson(np.array([1.0, 0.0, 1.0]), 3) == pytest.approx(wilson(2, 3))
+    assert clustered_wilson(np.array([]), 0) == (0.0, 1.0)
+
+
+def test_pass_at_k_is_the_share_of_all_draws():
+    samples, right = 6, 2
+    for k in range(1, samples + 1):
+        draws = list(itertools.combinations([True] * right + [False] * (samples - right), k))
+        assert pass_at_k(samples, right, k) == pytest.approx(np.mean([any(draw) for draw in draws]))
+        assert pass_hat_k(samples, right, k) == pytest.approx(np.mean([all(draw) for draw in draws]))
+    assert math.isnan(pass_at_k(3, 1, 4)) and math.isnan(pass_hat_k(3, 3, 4))
+    # Product form of the definition: 1 - prod (1 - k / i) over the last ``right`` of ``samples``.
+    product = np.prod([1 - 5 / i for i in range(100 - 7 + 1, 101)])
+    assert pass_at_k(100, 7, 5) == pytest.approx(1 - product)

@@ -5,11 +5,24 @@ from evals.bits_per_byte import BitsPerByte
 from evals.documents import Document
 from evals.environments import Environments, Item
 from evals.long_context import LongContext, LongContextItem
+from evals.sampled import SampledEnvironments
 from evals.sparse_attention import SparseAttention
 from evals.suite import protocol_hash
 from pipeline.recipe import load_recipe
 
 EXAMINED = select(environments(), load_recipe("tiny").eval_sets.environments)
+UNSEEN = {family for environment in EXAMINED.values() for family in environment.evaluation_only}
+
+
+class Alternating:
+    """Every other answer is empty."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, message: dict) -> dict:
+        self.count += 1
+        return message if self.count % 2 else {"role": "assistant", "content": ""}
 
 
 @pytest.fixture
@@ -55,7 +68,9 @@ def test_turns_that_were_cut_off_are_neither_valid_nor_right(items, oracle_polic
     scores = by_name(result)
     assert scores["exact/interleaved"].value == 0.0
     assert scores["valid/interleaved"].value == 0.0
-    assert scores["conduct/cut_off"].value == 1.0 and scores["conduct/cut_off"].n == len(items)
+    assert scores["conduct/cut_off"].value == 1.0 and scores["conduct/cut_off"].n == len(
+        {item.task.id for item in items}
+    )
     assert {sample["fault"] for sample in result.samples} == {"cut off"}
 
 
@@ -66,6 +81,25 @@ def test_unseen_families_stand_apart(items, oracle_policy):
     seen = sum(item.mode == "off" and item.task.family not in unseen for item in items)
     assert scores["exact/off"].n == seen
     assert scores["exact/unseen/off"].n == sum(i.mode == "off" for i in items) - seen
+
+
+def test_modes_of_one_task_are_one_item(items, oracle_policy):
+    tasks = {i.task.id for i in items if (i.task.environment, i.task.family) == ("table", "max")}
+    scores = by_name(Environments(items, max_new_tokens=64).run(oracle_policy(items)))
+    assert scores["exact/all/table/max"].n == len(tasks) == 1
+    assert scores["exact/off/table/max"].n == 1
+
+
+def test_sampled_scores_count_a_task_once_and_give_pass_at_k(items, oracle_policy):
+    chosen = [i for i in items if i.mode == "interleaved"]
+    policy = oracle_policy(chosen, change=Alternating())
+    scores = by_name(SampledEnvironments(chosen, 2, max_new_tokens=64).run(policy))
+    seen = {i.task.id for i in chosen if i.task.family not in UNSEEN}
+    assert scores["mean/all"].n == scores["pass@2/all"].n == len(seen)
+    assert scores["mean/unseen"].n == len({i.task.id for i in chosen}) - len(seen)
+    assert scores["pass^2/all"].value <= scores["mean/all"].value <= scores["pass@2/all"].value
+    assert scores["mean/arithmetic/add2"].value == 0.5  # one turn: every other answer is empty
+    assert policy.temperatures == {1.0} and len(policy.seeds) == policy.calls
 
 
 def test_bits_per_byte_weighs_documents_by_their_bytes(byte_policy):

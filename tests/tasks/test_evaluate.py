@@ -35,7 +35,7 @@ from tasks.evaluation.cache import checkpoint_digest
 from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.policy import LocalPolicy
 from tasks.training.batches import StreamBatches, rows_of_step
-from tasks.training.stages import CHECKPOINT_STAGES
+from tasks.training.stages import BASE_STAGES, CHECKPOINT_STAGES
 
 EXAMINED = select(environments(), load_recipe("tiny").eval_sets.environments)
 
@@ -43,7 +43,8 @@ LENGTH, SEED = 64, 3
 SECTION = {
     "checkpoints": list(CHECKPOINT_STAGES), "documents_per_source": 3, "length": 48, "long_length": 96,
     "long_documents": 4, "long_context_items": 1, "long_context_new_tokens": 4, "items_per_family": 2,
-    "base_items_per_family": 1, "max_new_tokens": 6, "samples_kept": 2,
+    "base_items_per_family": 1, "max_new_tokens": 6, "samples_kept": 2, "sampled_items_per_family": 1,
+    "samples_per_task": 2,
 }  # fmt: skip
 
 
@@ -178,6 +179,7 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     for name in CHECKPOINT_STAGES:
         assert {row["suite"] for row in scores["rows"] if row["checkpoint"] == name} == {
             "bits_per_byte", "sparse_attention", "long_context", "environments",
+            *(() if name in BASE_STAGES else ("sampled", "arena")),
         }  # fmt: skip
     assert ("pretrain", "sparse_attention", "indexer_kl") not in rows
     assert ("sft", "sparse_attention", "topk_recall") in rows
