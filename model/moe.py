@@ -102,8 +102,11 @@ class MoE(nn.Module):
         self, x_BTD: torch.Tensor, route_BTK: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, RouterSignals]:
         index_MK, weight_MK, signals = self.router(x_BTD, route_BTK)
+        routed_MD = self._routed(x_BTD.flatten(0, 1), index_MK, weight_MK)
+        return routed_MD.view_as(x_BTD) + self.shared(x_BTD), signals
+
+    def _routed(self, x_MD, index_MK, weight_MK) -> torch.Tensor:
         gate_up, down = self.gate_up, self.down
         if self.training_bits is not None:
             gate_up, down = (fake_quantize(weight, self.training_bits) for weight in (gate_up, down))
-        routed_MD = routed_experts(x_BTD.flatten(0, 1), index_MK, weight_MK, gate_up, down)
-        return routed_MD.view_as(x_BTD) + self.shared(x_BTD), signals
+        return routed_experts(x_MD, index_MK, weight_MK, gate_up, down)
