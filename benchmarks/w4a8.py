@@ -130,7 +130,6 @@ def expert(peers: set[str]) -> Iterator[Row]:
         humming = humming_layers(N, width) if "humming" in peers else {}
         for M in (1, 16, 64, 256, 2048):
             x = torch.randn(M, width, device=DEVICE, dtype=BF16)
-            about = {"shape": [N, width], "rows": M}
             runs = {"bf16 cuBLAS": in_turn(bf16, times(x)), "ours, w4a8": in_turn(packed, integers(x, scale))}
             if M > 16:
                 token = quantize(x)[0]

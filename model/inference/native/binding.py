@@ -11,6 +11,7 @@ from model.attention.cache import PagedCache
 from model.attention.mla import LATENT_NORM_EPS, AttentionOptions
 from model.inference.native.build import library
 from model.moe import MoE
+from model.quantization.layers import is_quantized
 from model.transformer import Block, Transformer
 
 
@@ -19,9 +20,8 @@ class NativePass:
 
     def __init__(self, model: Transformer, cache: PagedCache, options: AttentionOptions):
         """Raises ``ValueError`` for a model that is not float32 on a CPU, and where there is no compiler."""
-        if {p.dtype for p in model.parameters()} != {
-            torch.float32
-        } or model.embed.weight.device.type != "cpu":
+        floats = {p.dtype for p in model.parameters()} == {torch.float32} and not is_quantized(model)
+        if not floats or model.embed.weight.device.type != "cpu":
             raise ValueError(
                 "native code decodes float32 models on a CPU: use another way, or convert the model"
             )

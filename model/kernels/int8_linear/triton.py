@@ -146,8 +146,8 @@ def quantize_row(x, values, scale, k, K: tl.constexpr):
 def _product_kernel(
     token, weight, out, partial, counter, token_scale, weight_scale, source, tile_expert, tile_first,
     expert_stop, rows, N: tl.constexpr, K: tl.constexpr, W: tl.constexpr, COPIES: tl.constexpr,
-    GROUPED: tl.constexpr, SCALED: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr,
+    GROUPED: tl.constexpr, SCALED: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
     PACKED: tl.constexpr = W < K
     N_TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
