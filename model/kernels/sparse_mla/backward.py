@@ -34,7 +34,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     flat = torch.where(index >= 0, index + offset_B, -1).view(rows, K)
     held = 2 * K * N * q.element_size() + (K * X * q.element_size() if deterministic else 0)
     chunk = max(1, min(rows, (WORKSPACE if deterministic else WORKSPACE_ATOMIC) // held))
-    if chunk > FILL:
+    if FILL < chunk < rows:
         chunk -= chunk % FILL  # whole waves of programs
     # Score gradients of all heads, then their probabilities: the left side of one product.
     weights = torch.empty(chunk, 2 * N, K, dtype=q.dtype, device=q.device)
