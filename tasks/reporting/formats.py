@@ -38,8 +38,18 @@ def megabytes(value: float | None) -> str:
     return "–" if value is None else f"{value / 1e6:,.1f} MB" if value < 1e9 else f"{value / 2**30:,.1f} GiB"
 
 
+def operations(value: float | None) -> str:
+    """FLOPs with a prefix: ``4.5 T``, ``12 P``."""
+    if value is None:
+        return "–"
+    for size, suffix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G")):
+        if value >= size:
+            return f"{value / size:.3g} {suffix}"
+    return f"{value:.3g}"
+
+
 def score(value: float | None, kind: str) -> str:
-    """``kind``: share, gap (both in per cent), bits, nats."""
+    """``kind``: share, gap (both in per cent), bits, nats, rating (in points of Elo)."""
     if value is None:
         return "–"
     if kind == "share":
@@ -47,6 +57,8 @@ def score(value: float | None, kind: str) -> str:
         return f"{100 * value:.0f} %" if whole else f"{100 * value:.1f} %"
     if kind == "gap":
         return f"{100 * value:+.2f} %"
+    if kind == "rating":
+        return f"{value:.0f}"
     return f"{value:.3f}"
 
 
@@ -57,6 +69,8 @@ def interval(low: float | None, high: float | None, kind: str) -> str:
         return f"{100 * low:.0f}–{100 * high:.0f}"
     if kind == "gap":
         return f"{100 * low:+.2f} to {100 * high:+.2f}"
+    if kind == "rating":
+        return f"{low:.0f}–{high:.0f}"
     return f"{low:.3f}–{high:.3f}"
 
 

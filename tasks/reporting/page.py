@@ -11,14 +11,19 @@ from environments.interface import MODES
 from evals.ngram import BASELINES
 from tasks.reporting import formats
 from tasks.reporting.agents import agent_tasks
+from tasks.reporting.conduct import conduct
+from tasks.reporting.contamination import contamination
 from tasks.reporting.corpus import corpus, funnel
+from tasks.reporting.cost import costs
 from tasks.reporting.facts import Facts
+from tasks.reporting.gains import WORDS, difference, gains
 from tasks.reporting.highlights import stage_numbers, tiles
 from tasks.reporting.plots import charts
-from tasks.reporting.provenance import cost, versions
+from tasks.reporting.provenance import versions
+from tasks.reporting.quantization import quantization
 from tasks.reporting.reinforcement import learning
 from tasks.reporting.samples import chats, completions, lessons, surprises
-from tasks.reporting.scores import Scores
+from tasks.reporting.scores import ARENA, Scores
 from tasks.reporting.timeline import ROW, gutter, timeline
 from tasks.reporting.trajectories import Viewer, script
 from tasks.training.stages import BASE_STAGES, CHECKPOINT_STAGES, RL_STAGES
@@ -27,9 +32,8 @@ FOLDER = Path(__file__).parent
 CHATS_PER_MODE = 2
 
 
-def view(facts: Facts, title: str) -> dict[str, Any]:
+def view(facts: Facts, scores: Scores, title: str) -> dict[str, Any]:
     """The templates' context. Parts whose facts are missing are empty; ``missing`` says which."""
-    scores = Scores.read(facts.json("evaluate", "scores.json"))
     samples = facts.lines("evaluate", "samples.jsonl")
     last = scores.checkpoints[-1] if scores.checkpoints else ""
     with_indexer = [n for n in scores.checkpoints if scores.get(n, "sparse_attention", "gap/sparse")]
@@ -48,10 +52,16 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
         "sources": corpus(facts),
         "funnel": funnel(facts),
         "agents": agent_tasks(facts),
+        "contamination": contamination(facts),
         "training": [charts(facts, name) for name in _gradient_stages(facts)],
         "learning": [learning(facts, name) for name in finished(facts)],
         "scores": scores,
         "bits": _bits(scores),
+        "protocol": scores.protocol_hash(last),
+        "conduct": conduct(scores),
+        "arena": scores.forest([(name, name, ARENA, "rating") for name in scores.checkpoints]),
+        "gains": gains(scores),
+        "quantization": quantization(facts, scores),
         "attention": _attention(scores, sparse),
         "families": scores.families(last),
         "unseen": family_names(environments(), evaluation_only=True),
@@ -65,7 +75,7 @@ def view(facts: Facts, title: str) -> dict[str, Any]:
         "surprises": surprises(samples, _base(scores)),
         "surprises_of": _base(scores),
         "completions": completions(samples, sparse),
-        "costs": [cost(facts, name) for name in facts.stages if facts.stages[name].record],
+        "costs": costs(facts),
         "total_seconds": sum(s.record["seconds"] for s in facts.stages.values() if s.record),
         "versions": versions(facts),
         "missing": facts.missing,
@@ -100,9 +110,12 @@ def render(template: str, values: dict[str, Any]) -> str:
     )  # fmt: skip
     environment.filters |= {
         "duration": formats.duration, "count": formats.count, "megabytes": formats.megabytes,
-        "score": formats.score, "marked": formats.marked,
+        "operations": formats.operations, "score": formats.score, "marked": formats.marked,
     }  # fmt: skip
-    environment.globals |= {"interval": formats.interval, "style": (FOLDER / "style.css").read_text()}
+    environment.globals |= {
+        "interval": formats.interval, "difference": difference, "verdicts": WORDS,
+        "style": (FOLDER / "style.css").read_text(),
+    }  # fmt: skip
     return environment.get_template(template).render(values)
 
 

@@ -1,26 +1,8 @@
-"""What each stage cost, and what the run was made with: packages, host, commits, seed."""
+"""What the run was made with: packages, host, commits, seed."""
 
 from typing import Any
 
 from tasks.reporting.facts import Facts
-
-
-def cost(facts: Facts, name: str) -> dict[str, Any]:
-    stage = facts.stages[name]
-    record = stage.record
-    rates = [value for _, value in stage.curves.get("perf/tokens_per_s", [])]
-    return {
-        "name": name,
-        "seconds": record["seconds"],
-        "tokens": record["facts"].get("tokens"),
-        "rate": sorted(rates)[len(rates) // 2] if rates else None,
-        "memory": record["peak_memory_bytes"],
-        "device": record["facts"].get("device", "cpu"),
-        "identity": record["identity"],
-        "content": record["content"],
-        "commit": record.get("git_commit") or "unknown",
-        "bytes": sum(size for size, _ in record["files"].values()),
-    }
 
 
 def versions(facts: Facts) -> dict[str, Any]:

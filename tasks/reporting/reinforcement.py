@@ -6,6 +6,7 @@ from typing import Any
 
 from tasks.reporting.charts import Series, line_chart, smooth, sparkline
 from tasks.reporting.facts import Curve, Facts, StageFacts
+from tasks.reporting.rollouts import rollouts
 
 MEAN = "reward/mean"
 ENDS = 0.2  # of a family's steps: what "first" and "last" are means of
@@ -64,6 +65,7 @@ def learning(facts: Facts, name: str) -> dict[str, Any]:
         "zero": [label for plot in plots for label in _zero(plot, stage.curves)],
         "ends": ends(stage.curves.get(MEAN, [])), "families": _families(stage),
         "times": times(stage.curves), "counts": _counts(stage.curves), "facts": _other_facts(stage),
+        "rollouts": rollouts(facts, name),
     }  # fmt: skip
 
 

@@ -1,10 +1,12 @@
-"""Scores for the page: the table by checkpoint, forests of intervals, what each stage changed."""
+"""Scores for the page: the table by checkpoint, forests of intervals, families, retrieval."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from environments.interface import MODES
 from evals.ngram import BASELINES
+from pipeline.artifacts import digest_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,12 @@ LINES = (
         for mode in MODES
     ),
     *(Line("environments", f"valid/{mode}", f"Valid format, thinking {mode}", "share") for mode in MODES),
+    Line("sampled", "mean/all", "Sampled at temperature 1, exact match", "share"),
+    Line("sampled", "mean/unseen", "Sampled at temperature 1, unseen families", "share"),
+    Line("sampled", "valid/all", "Sampled at temperature 1, valid format", "share"),
 )
+ARENA = "arena"  # its protocol names the contestants, so that ratings compare within one evaluation alone
+PASS = re.compile(r"pass([@^])(\d+)/all")
 
 
 @dataclass
@@ -53,11 +60,16 @@ class Scores:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
+    beside_parent: list[dict[str, Any]] = field(default_factory=list)  # of quantised checkpoints
+    arena: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, content: dict[str, Any] | None) -> "Scores":
         content = content or {}
-        return cls(content.get("rows", []), content.get("changes", []))
+        return cls(
+            content.get("rows", []), content.get("changes", []), content.get("beside_parent") or [],
+            content.get("arena") or {},
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         self._by_key = {(row["checkpoint"], row["suite"], row["name"]): row for row in self.rows}
@@ -70,10 +82,21 @@ class Scores:
         names = dict.fromkeys(row["checkpoint"] for row in self.rows)
         return [name for name in names if name not in BASELINES]
 
+    def lines(self) -> list[Line]:
+        """Those of every evaluation, and what depends on how often a task was sampled."""
+        found = {row["name"]: match for row in self.rows if (match := PASS.fullmatch(row["name"]))}
+        passes = [
+            Line(
+                "sampled", name, f"{'One' if match[1] == '@' else 'All'} of {match[2]} samples right", "share"
+            )
+            for name, match in found.items()
+        ]
+        return [*LINES, *passes]
+
     def table(self) -> list[dict[str, Any]]:
         """A row a line, a cell a checkpoint; lines that no checkpoint has are left out."""
         rows = []
-        for line in LINES:
+        for line in self.lines():
             cells = [self.get(name, line.suite, line.name) for name in self.checkpoints]
             if any(cells):
                 rows.append({"line": line, "cells": cells})
@@ -138,21 +161,14 @@ class Scores:
             for name in ordered
         ]
 
-    def moved(self) -> list[dict[str, Any]]:
-        """Changes of the table's lines, with a verdict where the interval leaves no doubt about the sign.
-
-        Lines that did not move at all, mostly 0 before and after, are left out.
-        """
-        shown = []
-        for line in (line for line in LINES if not line.control):
-            for change in self.changes:
-                if (change["suite"], change["name"]) == (line.suite, line.name) and change["change"]:
-                    shown.append({"line": line, **change, "verdict": _verdict(change, line)})
-        return sorted(shown, key=lambda row: self._order(row["after"]))
-
-    def _order(self, checkpoint: str) -> int:
-        names = [*BASELINES, *self.checkpoints]
-        return names.index(checkpoint) if checkpoint in names else len(names)
+    def protocol_hash(self, checkpoint: str) -> str:
+        """One hash of all protocols that a checkpoint was scored under; '' where it was not."""
+        found = {
+            row["suite"]: row["protocol"]
+            for row in self.rows
+            if row["checkpoint"] == checkpoint and row["suite"] != ARENA
+        }
+        return digest_of(found) if found else ""
 
     def protocols(self) -> list[dict[str, Any]]:
         """Each protocol once, with what was scored under it."""
@@ -162,9 +178,3 @@ class Scores:
             if row["checkpoint"] not in names:
                 names.append(row["checkpoint"])
         return [{"suite": s, "hash": p, "checkpoints": names} for (s, p), names in found.items()]
-
-
-def _verdict(change: dict[str, Any], line: Line) -> str:
-    if change["low"] is None or change["low"] <= 0 <= change["high"]:
-        return "even"
-    return "better" if (change["change"] < 0) == line.lower_is_better else "worse"

@@ -12,6 +12,7 @@ from pipeline.graph import load_graph
 from tasks.report import write_report
 from tasks.reporting import formats
 from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
+from tasks.reporting.gains import gains
 from tasks.reporting.samples import lessons, turns
 from tasks.reporting.scores import Scores
 from tasks.reporting.timeline import reduced_edges
@@ -41,6 +42,10 @@ ROWS = [
     row("sft", "environments", "exact/off", 0.93, 0.87, 0.96),
     row("sft", "environments", "exact/off/table/max", 0.25, 0.1, 0.5),
     row("sft", "environments", "exact/all/table/max", 0.25, 0.1, 0.5),
+    row("sft", "environments", "conduct/cut_off", 0.025, 0.0, 0.1),
+    row("sft", "environments", "safety/wrongly_refused", 0.25, 0.1, 0.5, 4),
+    row("sft", "sampled", "pass@4/all", 0.75, 0.6, 0.9),
+    row("sft", "arena", "rating", 1012.4, 980.0, 1050.0),
 ]
 CHANGES = [
     {"before": "3-gram", "after": "pretrain", "suite": "bits_per_byte", "name": "all", "change": -0.132,
@@ -48,6 +53,7 @@ CHANGES = [
     {"before": "pretrain", "after": "sft", "suite": "bits_per_byte", "name": "all", "change": 0.229,
      "low": 0.1, "high": 0.3, "n": 40},
 ]  # fmt: skip
+ARENA = {"battles": 321, "tasks": 107, "ties": 44}
 SEGMENTS = [
     ["[gMASK]<sop><|user|>max 3 <b>9</b><|assistant|><think>", False],
     ["9</think>9", True],
@@ -68,6 +74,10 @@ CHATS = [
 ]
 
 
+SECTIONS = {
+    "model": {"preset": "tiny"},
+    "pretrain": {"sequence_length": 256, "tokens": 1_000_000, "mtp": {"every_steps": 8}},
+}
 FACTS = {"pretrain": {"tokens": 1_000_000, "steps": 9}, "reasoning_rl": stage_of_rl.FACTS}
 
 
@@ -89,6 +99,7 @@ def fill(stage: str, folder: Path) -> dict:
         rows = [
             {"reason": "kept", "source": "stdlib", "documents": 700, "characters": 9_000},
             {"reason": "kept", "source": "other", "documents": 50, "characters": 500},
+            {"reason": "overlaps a held-out document", "source": "other", "documents": 3, "characters": 0},
             {"reason": "exact duplicate", "source": "stdlib", "documents": 56, "characters": 500},
         ]
         sample = {
@@ -96,6 +107,11 @@ def fill(stage: str, folder: Path) -> dict:
             "excerpt": "<script>alert(1)</script>",
         }  # fmt: skip
         (folder / "funnel.json").write_text(json.dumps({"rows": rows, "samples": [sample]}))
+    if stage == "eval_sets":
+        (folder / "tasks.jsonl").write_text(json.dumps({"messages": [ASKED]}) + "\n")
+        return {"eval/ngrams": 67_281}
+    if stage == "rl_tasks":
+        (folder / "tasks.jsonl").write_text(json.dumps({"messages": AGAIN[:1]}) + "\n")
     if stage == "agent_tasks":
         rows = [
             {"kind": "terminal", "family": "log-report", "drafted": 5, "kept": 3, "rejected": {"no <b>": 2}}
@@ -106,12 +122,15 @@ def fill(stage: str, folder: Path) -> dict:
     if stage in RL_STAGES:
         return stage_of_rl.fill(folder)
     if stage in ("pretrain", "midtrain", "dsa_warmup", "dsa_adapt", "sft"):
+        (folder / "config.json").write_text('{"max_position_embeddings": 1024}')
         lines = ["step,train/loss,optim/lr,val/loss", "0,,,7.5"]
         lines += [f"{step},{7.5 / step},{0.01 * step},{'4.5' if step == 9 else ''}" for step in range(1, 10)]
         (folder / "curves.csv").write_text("\n".join(lines) + "\n")
         return {"val/loss": 4.5}
     if stage == "evaluate":
-        (folder / "scores.json").write_text(json.dumps({"rows": ROWS, "changes": CHANGES, "settings": {}}))
+        (folder / "scores.json").write_text(
+            json.dumps({"rows": ROWS, "changes": CHANGES, "arena": ARENA, "settings": {}})
+        )
         chat = {
             "checkpoint": "sft", "suite": "environments", "kind": "chat", "family": "table/max",
             "mode": "off", "score": 1.0, "reason": "right", "fault": None, "segments": SEGMENTS,
@@ -131,7 +150,7 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
         metrics = fill(stage, draft)
         found[stage] = tmp_path / "artifacts" / "tiny" / stage
         found[stage].parent.mkdir(parents=True, exist_ok=True)
-        sections = {"model": {"preset": "tiny"}} if stage == "pretrain" else {}
+        sections = SECTIONS if stage == "pretrain" else {}
         record = {
             "stage": stage, "identity": f"{number:064d}", "sections": sections, "metrics": metrics, "seed": 7,
             "facts": FACTS.get(stage, {}),
@@ -196,8 +215,39 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
     assert "nothing here compares with GLM-5" in shown
     assert "95 % of the characters kept" in shown  # (9000 + 500) / 10000
     assert "3 of 5 candidates kept" in shown and "no <b>: 2 (log-report-7: said <i>so</i>)" in shown
+    assert "overlaps a held-out document" in shown and "67,281 runs of 13 words" in shown
+    assert "sft_data 4 4" in shown and "rl_tasks 1 0" in shown  # every chat begins with 1+1=
+    assert "A turn that does not end" in shown and "1 of 40" in shown  # 0.025
+    assert "sft 1012 980–1050, n 40" in shown and "321 battles over 107 tasks, of which 44" in shown
+    assert "One of 4 samples right" in shown
     assert page.count("<svg") >= 1 + 5 * 2  # the graph, and at least loss and rate of each training stage
     assert "0123456789abcdef" in shown and "abcdef012345" in shown
+
+
+def test_the_card_tells_of_the_last_checkpoint_what_the_records_say(folders, tmp_path):
+    write(folders, tmp_path)
+    text = (tmp_path / "model_card.md").read_text()
+    record = json.loads((folders["sft"] / "record.json").read_text())
+    assert text.startswith("---\nlibrary_name: transformers") and "# A title & more: tiny/sft" in text
+    assert "A chat model of 1.924 M parameters" in text and "| positions | 1,024 |" in text
+    assert record["content"] in text and record["identity"] in text
+    assert "| Exact match, thinking off | 93 % | 87–96 | 40 |" in text
+    assert "- Of 1 families of held-out tasks 0 reach 80% exact match." in text
+    assert "- Harmless twins refused: 25 % (1 of 4)." in text
+    assert "- On documents it is no better than a 3-gram model" in text and "1.800 bits per byte" in text
+    assert "| stdlib | 806 | 11.8 MB | PSF-2.0 100 % |" in text
+    assert "4 of 4 prompts of sft_data are those of held-out tasks" in text
+    assert "Quantisation" not in text and "compressed-tensors" not in text
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        assert len({line.count("|") for line in block.splitlines()}) == 1, block
+
+
+def test_a_checkpoint_that_was_not_scored_is_described_by_the_last_that_was(folders, tmp_path):
+    (folders["distill"] / "config.json").write_text("{}")
+    write(folders, tmp_path)
+    text = (tmp_path / "model_card.md").read_text()
+    assert "tiny/distill" in text
+    assert "`distill` itself was not scored: these are the scores of `sft`." in text
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_no_code(folders, tmp_path):
@@ -278,10 +328,11 @@ def test_curves_come_from_the_run_folder_where_the_artifact_has_none(folders, tm
 
 
 def test_changes_are_judged_by_their_interval_and_direction():
-    scores = Scores.read({"rows": ROWS, "changes": CHANGES})
-    assert [(m["after"], m["verdict"]) for m in scores.moved()] == [("pretrain", "better"), ("sft", "worse")]
-    even = Scores.read({"rows": ROWS, "changes": [{**CHANGES[0], "high": 0.01}]})
-    assert even.moved()[0]["verdict"] == "even"
+    found = gains(Scores.read({"rows": ROWS, "changes": CHANGES}))
+    judged = [(stage["after"], [row["verdict"] for row in stage["rows"]]) for stage in found]
+    assert judged == [("pretrain", ["better"]), ("sft", ["worse"])]
+    [even] = gains(Scores.read({"rows": ROWS, "changes": [{**CHANGES[0], "high": 0.01}]}))
+    assert even["rows"][0]["verdict"] == "even"
 
 
 def test_forests_share_one_scale():
