@@ -21,6 +21,8 @@ from model.inference.request import SamplingParams
 from model.kernels.registry import indexer_topk
 from model.transformer import Transformer
 
+RESAMPLES = 1000
+
 
 @dataclass(frozen=True)
 class Row:
@@ -38,11 +40,8 @@ class Measured:
     selections: list[torch.Tensor] = field(default_factory=list)  # (B, T, K) a layer and batch
     accept_length: float = 0.0  # tokens of a pass with drafts; 0 without an MTP block
 
-    def perplexity(self, group: str | None = None) -> float:
-        """Of one group of rows, or of all tokens."""
-        groups = self.nats if group is None else [group]
-        nats = sum(float(self.nats[name].sum()) for name in groups)
-        return float(np.exp(nats / sum(int(self.tokens[name].sum()) for name in groups)))
+    def perplexity(self, group: str) -> float:
+        return float(np.exp(self.nats[group].sum() / self.tokens[group].sum()))
 
 
 def measure(
@@ -76,6 +75,15 @@ def measure(
         engine.generate(prompts, SamplingParams(max_new_tokens=new_tokens, temperature=0.0))
         measured.accept_length = engine.stats()["accept_length"]
     return measured
+
+
+def perplexity_change(before: Measured, after: Measured, group: str) -> tuple[float, float, float]:
+    """By how much of itself the perplexity rose, and a 95 % interval over the rows (bootstrap, paired)."""
+    difference, tokens = after.nats[group] - before.nats[group], before.tokens[group]
+    picked = np.random.default_rng(0).integers(0, len(tokens), (RESAMPLES, len(tokens)))
+    changes = np.expm1(difference[picked].sum(1) / tokens[picked].sum(1))
+    low, high = np.quantile(changes, [0.025, 0.975])
+    return float(np.expm1(difference.sum() / tokens.sum())), float(low), float(high)
 
 
 def agreement(before: Measured, after: Measured) -> dict[str, float]:

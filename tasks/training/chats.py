@@ -1,6 +1,7 @@
 """Chats to packed rows with a loss mask: what supervised fine-tuning trains on."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +31,9 @@ def read_chats(path: Path, tokenizer: Tokenizer, length: int, validation_rows: i
     chat that cannot be rendered, or when nothing is left.
     """
     pad_id = tokenizer.ids_by_name[END_OF_TEXT]
-    documents: list[Rendered] = []
-    too_long = 0
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            for row in _render_line(path, number, line, tokenizer):
-                if len(row.ids) <= length:
-                    documents.append(row)
-                else:
-                    too_long += 1
+    everything = list(rendered(path, tokenizer))
+    documents = [row for row in everything if len(row.ids) <= length]
+    too_long = len(everything) - len(documents)
     held = _first_tokens(documents, validation_rows * length)
     rest = documents[held:]
     if not held or not rest:
@@ -51,6 +46,13 @@ def read_chats(path: Path, tokenizer: Tokenizer, length: int, validation_rows: i
     validation = pack(documents[:held], length, pad_id, f"{path.parent.name}/validation")
     facts["sft/packing_efficiency"] = sum(len(row.ids) for row in rest) / (train.rows * length)
     return PackedChats(train, validation, facts)
+
+
+def rendered(path: Path, tokenizer: Tokenizer) -> Iterator[Rendered]:
+    """The rows of ``chats.jsonl``, in its order."""
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            yield from _render_line(path, number, line, tokenizer)
 
 
 def _render_line(path: Path, number: int, line: str, tokenizer: Tokenizer) -> list[Rendered]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from shapes import small_config
 
-from model.quantization.quality import Row, agreement, measure
+from model.quantization.quality import Measured, Row, agreement, measure, perplexity_change
 
 
 @pytest.fixture
@@ -32,8 +32,19 @@ def test_perplexity_is_that_of_the_counted_tokens(model):
             nats = [-float(logprobs[n - 1, row.ids[n]]) for n in places]
             assert found.perplexity(name) == pytest.approx(np.exp(np.mean(nats)), rel=1e-5)
             assert found.tokens[name].tolist() == [len(nats)]
-    everything = found.nats["all"].sum() + found.nats["few"].sum()
-    assert found.perplexity() == pytest.approx(np.exp(everything / 13))
+
+
+def test_the_change_of_perplexity_has_an_interval_over_rows():
+    before = Measured({"a": np.array([10.0, 20.0, 30.0])}, {"a": np.array([10, 10, 10])})
+    after = Measured({"a": np.array([10.0, 21.0, 30.5])}, before.tokens)
+    change, low, high = perplexity_change(before, after, "a")
+    assert (
+        change
+        == pytest.approx(after.perplexity("a") / before.perplexity("a") - 1)
+        == pytest.approx(np.exp(1.5 / 30) - 1)
+    )
+    assert low == pytest.approx(0) and change < high <= np.exp(0.1) - 1 + 1e-12
+    assert perplexity_change(before, before, "a") == (0, 0, 0)
 
 
 def test_a_model_agrees_with_itself_and_not_with_another(model, make_model):

@@ -1,0 +1,132 @@
+"""Quantise the final checkpoint to 4-bit experts and 8-bit everything else (paper section 5).
+
+    python -m tasks.quantize --recipe tiny
+
+The artifact is a compressed-tensors folder: ``model.hub`` loads it to compute with integers, transformers to
+compute with the same weights. ``w8a8/`` beside it is for a stock vLLM. calibration.json tells what the
+quantiser saw and did, quantization.json what it cost, measured on what was written.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from model.chat.files import save_chat_files
+from model.chat.tokenizer import Tokenizer
+from model.hub import save_folder
+from model.quantization.quantize import quantize_model
+from model.quantization.scheme import Scheme
+from model.quantization.size import stored_bytes
+from model.transformer import Transformer
+from pipeline.errors import UserError
+from pipeline.recipe.quantization import QuantizeSection
+from pipeline.stage import Context, run_stage
+from tasks.quantization.comparison import Comparison
+from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
+from tasks.training.setup import load_model, pick_device
+
+PARENT = "distill"
+W8A8 = "w8a8"
+
+
+def run(context: Context) -> dict[str, float]:
+    """Quantise, write, load what was written, and compare it with the float parent."""
+    section: QuantizeSection = context.section
+    parent = context.inputs[PARENT]
+    model, tokenizer = load_model(parent, torch.device("cpu")), Tokenizer.load(parent)
+    chats = chat_rows(
+        context.inputs["sft_data"] / "chats.jsonl", tokenizer, context.recipe.sft,
+        section.heldout.chats, section.calibration.chats,
+    )  # fmt: skip
+    batches = calibration_batches(chats.calibration, context.inputs["pretrain_data"], section.calibration)
+    schemes = schemes_of(section, context.seed)
+    folders = {name: context.out / (W8A8 if name == W8A8 else "") for name in schemes}
+    facts = {}
+    for name, scheme in schemes.items():
+        context.progress.update("quantise", len(facts), len(schemes), "model", f"{name}, {scheme.method}")
+        facts[name] = write_quantized(model, batches, scheme, folders[name], parent)
+    _write_json(context.out / "calibration.json", facts)
+    documents = context.inputs["eval_sets"] / "heldout.parquet"
+    comparison = Comparison(
+        heldout_rows(chats.heldout, documents, tokenizer, section.heldout),
+        prompts_of(chats.heldout, section.heldout.prompts),
+        section.heldout.new_tokens,
+    )
+    rows = []
+    for name, folder in {"float": parent, **folders}.items():
+        context.progress.update("compare", len(rows), len(folders) + 1, "model", name)
+        row = comparison.row(load_model(folder, pick_device()).eval())
+        rows.append({"name": name, **row, **sizes(folder, parent, model, schemes.get(name))})
+    _write_json(context.out / "quantization.json", rows)
+    context.facts["loaded_by"] = {name: "model.hub, to compute with integers" for name in schemes}
+    return metrics_of(rows, facts)
+
+
+def schemes_of(section: QuantizeSection, seed: int) -> dict[str, Scheme]:
+    """The model itself first, then the exports beside it."""
+    bits, rotation = (section.expert_bits, section.dense_bits), section.rotation
+    name = f"w{section.expert_bits}a8"
+    own = Scheme(section.method, rotation, *bits, min_tokens=section.min_tokens, seed=seed)
+    exports = {W8A8: Scheme("minmax", rotation, 8, 8, min_tokens=section.min_tokens, seed=seed)}
+    if name in section.exports:
+        raise UserError(
+            f"quantize.exports asks for {name} beside a model that is {name} itself: leave it out"
+        )
+    return {name: own} | {export: exports[export] for export in section.exports}
+
+
+def write_quantized(
+    model: Transformer, batches: list[torch.Tensor], scheme: Scheme, folder: Path, parent: Path
+) -> dict:
+    """Quantise a copy of ``model`` into a checkpoint folder; returns the quantiser's facts."""
+    try:
+        floats, tensors, facts = quantize_model(model, batches, scheme)
+    except ValueError as error:
+        raise UserError(f"{parent} cannot be quantised: {error}") from error
+    folder.mkdir(exist_ok=True)
+    save_folder(floats, folder, tensors)
+    shutil.copyfile(parent / "tokenizer.json", folder / "tokenizer.json")
+    save_chat_files(folder, model.config.max_positions)
+    return facts
+
+
+def sizes(folder: Path, parent: Path, model: Transformer, scheme: Scheme | None) -> dict[str, float]:
+    """Bytes of a folder's tensors: on disk, as computed from the model's shape, and as shares of its parent's
+    and of the parent's in bfloat16.
+    """
+    size, number = tensor_bytes(folder), model.embed.weight.element_size()
+    return {
+        "bytes": size,
+        "computed_bytes": stored_bytes(model.config, scheme, float_bytes=number),
+        "of_parent": size / tensor_bytes(parent),
+        "of_bfloat16": size / stored_bytes(model.config),
+    }
+
+
+def tensor_bytes(folder: Path) -> int:
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        tensors = (file.get_tensor(name) for name in file.keys())
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def metrics_of(rows: list[dict], facts: dict[str, dict]) -> dict[str, float]:
+    """``<measure>/<name>`` of every row, kurtosis of the inputs of all matrices before and after."""
+    metrics = {
+        f"{key}/{row['name']}": value
+        for row in rows
+        for key, value in row.items()
+        if isinstance(value, float)
+    }
+    kurtosis = next(iter(facts.values()))["kurtosis"]
+    return metrics | {f"kurtosis/{when}": sum(k.values()) / len(k) for when, k in kurtosis.items()}
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    run_stage("quantize", run)
