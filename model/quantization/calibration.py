@@ -27,11 +27,12 @@ ROWS = 2048  # inputs of a matrix that are kept as they are
 class Inputs:
     """Statistics of one matrix's inputs: all tokens in the moments, some of them as rows."""
 
-    def __init__(self, features: int, keep: int = ROWS):
+    def __init__(self, features: int, keep: int = ROWS, *, device: torch.device | str = "cpu"):
         self.tokens = 0
-        self.hessian_II = torch.zeros(features, features, dtype=torch.float64)  # sum of x x^T
-        self.largest_I = torch.zeros(features)  # of |x|
-        self._sum_I = torch.zeros(features, dtype=torch.float64)  # of |x|
+        wide = dict(dtype=torch.float64, device=device)
+        self.hessian_II = torch.zeros(features, features, **wide)  # sum of x x^T
+        self.largest_I = torch.zeros(features, device=device)  # of |x|
+        self._sum_I = torch.zeros(features, **wide)  # of |x|
         self._kurtosis = 0.0
         self._keep, self._rows = keep, []
 
@@ -101,6 +102,7 @@ class Walk:
     def __init__(self, model: Transformer, batches: list[torch.Tensor]):
         mode = "sparse" if model.has_indexer else "dense"
         self._options = AttentionOptions(mode, model.config.index_top_k)
+        batches = [batch.to(model.embed.weight.device) for batch in batches]
         self._views: list[Visibility] = [model._view(batch, None) for batch in batches]
         self._states = [model.embed(batch) for batch in batches]
 
@@ -156,15 +158,15 @@ def _linear_hook(found: BlockInputs, name: str):
     def collect(module: nn.Linear, arguments) -> None:
         x_NI = arguments[0].flatten(0, -2)
         _check(x_NI, name)
-        found.linear.setdefault(name, Inputs(module.in_features)).add(x_NI)
+        found.linear.setdefault(name, Inputs(module.in_features, device=x_NI.device)).add(x_NI)
 
     return collect
 
 
 def _expert_hook(found: BlockInputs, moe: MoE, name: str):
-    E, D, width = moe.down.shape
-    found.experts[f"{name}.gate_up"] = [Inputs(D) for _ in range(E)]
-    found.experts[f"{name}.down"] = [Inputs(width) for _ in range(E)]
+    (E, D, width), device = moe.down.shape, moe.down.device
+    found.experts[f"{name}.gate_up"] = [Inputs(D, device=device) for _ in range(E)]
+    found.experts[f"{name}.down"] = [Inputs(width, device=device) for _ in range(E)]
     found.counts = [0] * E
 
     def collect(router: Router, arguments, chosen) -> None:
@@ -199,7 +201,7 @@ def _pool(found: BlockInputs, moe: MoE, name: str, min_tokens: int) -> None:
     found.pooled = [expert for expert, count in enumerate(found.counts) if count < min_tokens]
     for expert in found.pooled:
         found.experts[f"{name}.gate_up"][expert] = everything
-        inner = Inputs(moe.down.shape[-1])
+        inner = Inputs(moe.down.shape[-1], device=moe.down.device)
         inner.add(expert_inner(moe, expert, everything.rows_NI))
         found.experts[f"{name}.down"][expert] = inner
 

@@ -80,12 +80,12 @@ def fold(found: dict[str, Fold]) -> None:
 def scale_columns(weights: dict[str, torch.Tensor], factor_I: torch.Tensor) -> None:
     """``W diag(factor)`` in place."""
     for weight in weights.values():
-        weight.copy_(weight.double() * factor_I.double())
+        weight.copy_(weight.double() * factor_I.double().to(weight.device))
 
 
 def scale_rows(weight_OI: torch.Tensor, factor_O: torch.Tensor) -> None:
     """``diag(factor) W`` in place."""
-    weight_OI.copy_(weight_OI.double() * factor_O.double().unsqueeze(-1))
+    weight_OI.copy_(weight_OI.double() * factor_O.double().to(weight_OI.device).unsqueeze(-1))
 
 
 def _weights(block: Block, prefix: str, names: list[str]) -> dict[str, torch.Tensor]:

@@ -53,7 +53,7 @@ def inject(model: Transformer, outliers: Outliers) -> None:
         if outliers.norms:
             for each in (attention_folds(block, prefix) | ffn_fold(block, prefix)).values():
                 factor_I = draw(len(each.norm.weight))
-                each.norm.weight.mul_(factor_I)
+                each.norm.weight.mul_(factor_I.to(each.norm.weight.device))
                 scale_columns(each.consumers, 1 / factor_I)
         if outliers.inner:
             for writer_OI, reader_OI in _inner_pairs(block):
