@@ -97,14 +97,14 @@ def install(model: Transformer, tensors: Mapping[str, QuantizedTensor]) -> None:
             pair = [tensors.get(f"{path}.{part}") for part in ("gate_up", "down")]
             if None in pair:
                 raise ValueError(f"of the experts {path} only {last} is quantised: quantise both matrices")
-            new[path] = QuantizedMoE(module, QuantizedExperts(*pair))
+            new[path] = QuantizedMoE(module, QuantizedExperts(*pair).to(device))
         elif isinstance(module, nn.Linear) and last == "weight":
-            new[path] = QuantizedLinear(tensor)
+            new[path] = QuantizedLinear(tensor).to(device)
         else:
             raise ValueError(f"{name} is the weight of no layer that integers can compute")
     # A layer's shared expert is reached through it: what holds others comes first.
     for path in sorted(new, key=lambda path: path.count(".")):
-        model.set_submodule(path, new[path].to(device))
+        model.set_submodule(path, new[path])
 
 
 def is_quantized(model: nn.Module) -> bool:
