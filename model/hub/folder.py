@@ -20,6 +20,7 @@ from model.hub.quantized import (
     stored_shapes,
 )
 from model.hub.weights import RENAMED, exported, imported, split_fused
+from model.quantization.layers import install, is_quantized
 from model.quantization.rounding import QuantizedTensor
 from model.transformer import Transformer, initialise
 
@@ -32,8 +33,11 @@ def save_folder(
     """Write ``config.json`` and ``model.safetensors``, in the parameters' dtypes, into an existing folder.
 
     ``quantized``: of a float model the weights that are stored as integers, by the names of its
-    ``state_dict()``; then config.json has a ``quantization_config``.
+    ``state_dict()``; then config.json has a ``quantization_config``. Raises ``ValueError`` for a model that
+    computes with integers already, and for quantised weights that no folder can hold.
     """
+    if is_quantized(model):
+        raise ValueError("this model computes with integers: save the float one with its quantised weights")
     folder, parts = Path(folder), dict(exported_quantized(quantized or {}, model.config))
     tensors = {name: tensor for name, tensor in exported(model)}
     if not model.has_indexer:
@@ -65,8 +69,6 @@ def load_folder(folder: str | Path, *, device: torch.device | str = "cpu") -> Tr
         raise ValueError(f"{folder} has {error} in another precision than what it belongs to") from error
     model.load_state_dict(state, assign=True, strict=not weights)
     if weights:
-        from model.quantization.layers import install
-
         install(model, weights)
     if not trained:
         model.drop_indexer()

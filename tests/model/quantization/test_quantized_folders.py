@@ -11,6 +11,7 @@ from shapes import small_config
 from model.hub import read_quantized, save_folder
 from model.hub.folder import load_folder
 from model.hub.quantized import exported_quantized
+from model.quantization.layers import install
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
 
@@ -210,3 +211,19 @@ def test_the_head_and_correction_of_a_rotated_models_mtp_block_survive(tmp_path,
     expected, _ = model.mtp_states(tokens, model(tokens).hidden_BTD, steps=2)
     found, _ = loaded.mtp_states(tokens, loaded(tokens).hidden_BTD, steps=2)
     assert torch.equal(loaded.draft_head(found[1]), model.draft_head(expected[1]))
+
+
+def test_a_loaded_model_computes_as_the_one_that_was_saved(saved):
+    model, weights, folder = saved
+    install(model, weights)
+    loaded = load_folder(folder)
+    tokens = torch.randint(model.config.vocab_size, (2, 20))
+    with torch.inference_mode():
+        expected, found = model(tokens, attention="sparse"), loaded(tokens, attention="sparse")
+        assert torch.equal(loaded.logits(found.hidden_BTD), model.logits(expected.hidden_BTD))
+        drafts, _ = loaded.mtp_states(tokens, found.hidden_BTD, steps=2, attention="sparse")
+        others, _ = model.mtp_states(tokens, expected.hidden_BTD, steps=2, attention="sparse")
+        assert torch.equal(drafts[1], others[1])
+    assert not any(tensor.is_meta for tensor in loaded.state_dict().values())
+    with pytest.raises(ValueError, match="computes with integers"):
+        save_folder(loaded, folder)
