@@ -3,8 +3,8 @@
     install(model, tensors)     # QuantizedTensors by the names of ``model.state_dict()``
 
 The model then runs as before, in training's forward, in the engine and behind the server, on the kernels
-``int8_linear`` and ``w4a8_experts``; only the native decode, which reads float weights, leaves it to PyTorch.
-It cannot be trained: nothing of an integer has a gradient.
+``int8_linear`` and ``w4a8_experts``, and in the engine's native decode, which has its own. It cannot be
+trained: nothing of an integer has a gradient.
 
 M tokens, D hidden, E experts, F ffn width, G = 2F, K experts per token, I input and O output features.
 """

@@ -6,12 +6,14 @@ B requests, P pages of a row, V vocabulary.
 import ctypes
 
 import torch
+from torch import nn
 
 from model.attention.cache import PagedCache
 from model.attention.mla import LATENT_NORM_EPS, AttentionOptions
 from model.inference.native.build import library
 from model.moe import MoE
-from model.quantization.layers import is_quantized
+from model.quantization.layers import QuantizedLinear, QuantizedMoE
+from model.quantization.rounding import TOKEN_FLOOR
 from model.transformer import Block, Transformer
 
 
@@ -20,8 +22,9 @@ class NativePass:
 
     def __init__(self, model: Transformer, cache: PagedCache, options: AttentionOptions):
         """Raises ``ValueError`` for a model that is not float32 on a CPU, and where there is no compiler."""
-        floats = {p.dtype for p in model.parameters()} == {torch.float32} and not is_quantized(model)
-        if not floats or model.embed.weight.device.type != "cpu":
+        if {p.dtype for p in model.parameters()} != {
+            torch.float32
+        } or model.embed.weight.device.type != "cpu":
             raise ValueError(
                 "native code decodes float32 models on a CPU: use another way, or convert the model"
             )
@@ -38,7 +41,7 @@ class NativePass:
         self._pointers = (ctypes.c_void_p * len(pointers))(*pointers)
         self._sizes = _sizes(model, cache, options)
         config = model.config
-        numbers = (config.norm_eps, LATENT_NORM_EPS, config.routed_scale, config.rope_base)
+        numbers = (config.norm_eps, LATENT_NORM_EPS, config.routed_scale, config.rope_base, TOKEN_FLOOR)
         self._numbers = (ctypes.c_double * len(numbers))(*numbers)
 
     def __call__(self, input_BW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -70,19 +73,40 @@ def _layer(
 ) -> list[torch.Tensor | None]:
     """The fields of ``Layer`` in ``decode.cpp``, in its order."""
     a, ffn = block.attention, block.ffn
-    linear = [a.q_down, a.q_norm, a.q_up, a.kv_down, a.kv_norm, a.k_up, a.v_up, a.out]
-    fields = [block.attention_norm.weight, *(part.weight for part in linear)]
+    norms = [block.attention_norm, a.q_norm, a.kv_norm, a.k_up, a.v_up]
+    fields = [part.weight for part in norms]
+    for part in (a.q_down, a.q_up, a.kv_down, a.out):
+        fields += _linear(part)
     if sparse:
         i = a.indexer
-        fields += [i.q_up.weight, i.key.weight, i.key_norm.weight, i.key_norm.bias, i.head_weight.weight]
+        fields += [i.key.weight, i.key_norm.weight, i.key_norm.bias, i.head_weight.weight, *_linear(i.q_up)]
     else:
-        fields += [None] * 5
+        fields += [None] * 8
     fields.append(block.ffn_norm.weight)
     if isinstance(ffn, MoE):
-        fields += [ffn.gate_up, ffn.down, ffn.router.weight, ffn.router.bias]
-        fields += [ffn.shared.gate_up.weight, ffn.shared.down.weight]
+        fields += [*_experts(ffn), ffn.router.weight, ffn.router.bias]
+        fields += [*_linear(ffn.shared.gate_up), *_linear(ffn.shared.down)]
     else:
-        fields += [ffn.gate_up.weight, ffn.down.weight, *[None] * 4]
+        fields += [*_linear(ffn.gate_up), *_linear(ffn.down), *[None] * 10]
     fields += [cache.kv[number], cache.index_keys[number] if sparse else None]
     recorded = cache.routes is not None and isinstance(ffn, MoE)
     return [*fields, cache.routes[number - first_moe] if recorded else None]
+
+
+def _linear(layer: nn.Module) -> list[torch.Tensor | None]:
+    if isinstance(layer, QuantizedLinear):
+        return _integers(layer.values, layer.scale)
+    return [layer.weight, None, None, None]
+
+
+def _experts(layer: MoE) -> list[torch.Tensor | None]:
+    if not isinstance(layer, QuantizedMoE):
+        return [layer.gate_up, None, None, None, layer.down, None, None, None]
+    own = layer.quantized
+    return _integers(own.gate_up, own.gate_up_scale) + _integers(own.down, own.down_scale)
+
+
+def _integers(values: torch.Tensor, scale: torch.Tensor) -> list[torch.Tensor | None]:
+    """The fields of ``Matrix`` in ``integers.h``."""
+    packed = values.dtype == torch.uint8
+    return [None, None if packed else values, values if packed else None, scale]

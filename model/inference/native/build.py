@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("decode.cpp")
+HEADER = Path(__file__).with_name("integers.h")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared",
          "-fPIC")  # fmt: skip
 
@@ -74,5 +75,5 @@ def _identity(program: str) -> str:
     flags = next(
         (line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), ""
     )
-    words = (SOURCE.read_text(), *FLAGS, version, platform.machine(), flags)
+    words = (SOURCE.read_text(), HEADER.read_text(), *FLAGS, version, platform.machine(), flags)
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:20]

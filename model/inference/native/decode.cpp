@@ -1,4 +1,5 @@
-// One decode pass of a small model on a CPU: a token of each request through all layers, in float32.
+// One decode pass of a small model on a CPU: a token of each request through all layers, in float32, quantised
+// layers in integers (integers.h).
 //
 // The contract is model/inference/decode.py's padded pass; the formulas are those of model/attention, model/moe
 // and model/transformer, named there with their places in the paper. Requests are split over threads, which meet
@@ -14,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "integers.h"
+
 namespace {
 
 typedef float Eight __attribute__((vector_size(32)));
@@ -25,15 +28,19 @@ struct Sizes {  // as model/inference/native/binding.py gives them
 };
 
 struct Numbers {
-    double eps, latent_eps, routed_scale, rope_base;
+    double eps, latent_eps, routed_scale, rope_base, token_floor;
 };
 
 struct Layer {
-    const float *attention_norm, *q_down, *q_norm, *q_up, *kv_down, *kv_norm, *k_up, *v_up, *out;
-    const float *index_q, *index_key, *index_norm, *index_norm_bias, *index_weight;  // null without a selection
-    const float *ffn_norm, *gate_up, *down;                                        // of all experts, or dense
-    const float *router, *router_bias, *shared_gate_up, *shared_down;              // null where dense
-    float *kv, *index_keys;                                                        // the cache
+    const float *attention_norm, *q_norm, *kv_norm, *k_up, *v_up;
+    Matrix q_down, q_up, kv_down, out;
+    const float *index_key, *index_norm, *index_norm_bias, *index_weight;  // null without a selection, and this:
+    Matrix index_q;
+    const float* ffn_norm;
+    Matrix gate_up, down;                                                  // of all experts, or dense
+    const float *router, *router_bias;                                     // null where dense, and these:
+    Matrix shared_gate_up, shared_down;
+    float *kv, *index_keys;                                                // the cache
     int16_t* routes;  // of each cache row, K experts; null where they are not recorded
 };
 
@@ -117,6 +124,15 @@ void times(const float* const* x, const float* w, float* const* y, int64_t rows,
     times(x, [=](int64_t n) { return w + n * inputs; }, y, rows, outputs, inputs);
 }
 
+// The same for a weight of either kind.
+void times(const float* const* x, const Matrix& w, float* const* y, int64_t rows, int64_t outputs, int64_t inputs,
+           float floor) {
+    if (w.floats)
+        times(x, w.floats, y, rows, outputs, inputs);
+    else
+        integer_times(x, w, y, rows, outputs, inputs, floor);
+}
+
 float total(const float* x, int64_t n) {
     Eight eight = {};
     int64_t i = 0;
@@ -176,6 +192,9 @@ struct Table {
     }
     void product(const Table& x, const float* w) {  // of x with a weight (width, x.width)
         times(x.row.data(), w, row.data(), row.size(), width, x.width);
+    }
+    void product(const Table& x, const Matrix& w, float floor) {
+        times(x.row.data(), w, row.data(), row.size(), width, x.width, floor);
     }
 };
 
@@ -246,6 +265,7 @@ void mix(float* const* weight, Row row, int64_t vectors, int64_t count, float* c
 struct Pass {
     const Sizes& s;
     const Numbers& numbers;
+    const float floor;            // of a token's scale
     const int64_t *input, pages;  // a row: token, slot, pages
     int64_t first, rows;          // the requests of this thread
     Table x, h, q_latent, q, kv, index_q, index_key, index_weight, values, attended;
@@ -257,7 +277,7 @@ struct Pass {
     std::vector<float*> scores;
 
     Pass(const Sizes& s, const Numbers& numbers, const int64_t* input, int64_t pages, int64_t first, int64_t rows)
-        : s(s), numbers(numbers), input(input), pages(pages), first(first), rows(rows), x(rows, s.D), h(rows, s.D),
+        : s(s), numbers(numbers), floor(numbers.token_floor), input(input), pages(pages), first(first), rows(rows), x(rows, s.D), h(rows, s.D),
           q_latent(rows, s.Q), q(rows, s.N * (s.nope + s.R)), kv(rows, s.C + s.R), index_q(rows, s.I * s.J),
           index_key(rows, s.J), index_weight(rows, s.I), values(rows, s.N * s.V_head), attended(rows, s.D),
           absorbed(s.N, s.C + s.R), context(s.N, s.C), turn(rows * s.R), keys(rows), scores(std::max(s.N, s.I)) {}
@@ -285,13 +305,13 @@ struct Pass {
     // Queries, and the latents that go into the cache.
     void project(const Layer& l) {
         for (int64_t r = 0; r < rows; ++r) rms_norm(x.row[r], l.attention_norm, h.row[r], s.D, numbers.eps);
-        q_latent.product(h, l.q_down);
+        q_latent.product(h, l.q_down, floor);
         for (int64_t r = 0; r < rows; ++r)
             rms_norm(q_latent.row[r], l.q_norm, q_latent.row[r], s.Q, numbers.latent_eps);
-        q.product(q_latent, l.q_up);
-        kv.product(h, l.kv_down);
-        if (l.index_q) {
-            index_q.product(q_latent, l.index_q);
+        q.product(q_latent, l.q_up, floor);
+        kv.product(h, l.kv_down, floor);
+        if (l.index_key) {
+            index_q.product(q_latent, l.index_q, floor);
             index_key.product(h, l.index_key);
             index_weight.product(h, l.index_weight);
         }
@@ -302,7 +322,7 @@ struct Pass {
             rotate(kv.row[r] + s.C, angle, s.R);
             const int64_t to = keys[r].back();
             std::memcpy(l.kv + to * kv.width, kv.row[r], kv.width * sizeof(float));
-            if (!l.index_q) continue;
+            if (!l.index_key) continue;
             for (int64_t i = 0; i < s.I; ++i) rotate(index_q.row[r] + i * s.J, angle, s.R);
             layer_norm(index_key.row[r], l.index_norm, l.index_norm_bias, s.J);
             rotate(index_key.row[r], angle, s.R);
@@ -323,7 +343,7 @@ struct Pass {
     void select(const Layer& l, int64_t r) {
         place = keys[r];
         const int64_t count = place.size();
-        if (!l.index_q || count <= s.top_k) return;
+        if (!l.index_key || count <= s.top_k) return;
         const float scale = std::pow(static_cast<float>(s.I), -0.5f) * std::pow(static_cast<float>(s.J), -0.5f);
         Rows heads(s.I);
         for (int64_t i = 0; i < s.I; ++i) heads[i] = index_q.row[r] + i * s.J;
@@ -367,7 +387,7 @@ struct Pass {
                 times(&context.row[n], l.v_up + n * s.V_head * s.C, &value, 1, s.V_head, s.C);
             }
         }
-        attended.product(values, l.out);
+        attended.product(values, l.out, floor);
         add(attended);
     }
 
@@ -377,15 +397,15 @@ struct Pass {
     }
 
     // SwiGLU of some rows, added to x with the factor that belongs to each.
-    void feed(const std::vector<int64_t>& chosen, const float* gate_up, const float* down, int64_t F,
+    void feed(const std::vector<int64_t>& chosen, const Matrix& gate_up, const Matrix& down, int64_t F,
               const std::vector<float>& factor) {
         const int64_t count = chosen.size();
         Table hidden(count, 2 * F), result(count, s.D);
         Rows from(count);
         for (int64_t k = 0; k < count; ++k) from[k] = h.row[chosen[k]];
-        times(from.data(), gate_up, hidden.row.data(), count, 2 * F, s.D);
+        times(from.data(), gate_up, hidden.row.data(), count, 2 * F, s.D, floor);
         for (int64_t k = 0; k < count; ++k) silu_times(hidden.row[k], hidden.row[k] + F, F);
-        times(hidden.row.data(), down, result.row.data(), count, s.D, F);
+        times(hidden.row.data(), down, result.row.data(), count, s.D, F, floor);
         for (int64_t k = 0; k < count; ++k)
             for (int64_t d = 0; d < s.D; ++d) x.row[chosen[k]][d] += factor[k] * result.row[k][d];
     }
@@ -420,7 +440,7 @@ struct Pass {
             }
         }
         for (int64_t e = 0; e < s.E; ++e)
-            feed(chosen[e], l.gate_up + e * 2 * s.F * s.D, l.down + e * s.D * s.F, s.F, factor[e]);
+            feed(chosen[e], l.gate_up.of_expert(e, 2 * s.F, s.D), l.down.of_expert(e, s.D, s.F), s.F, factor[e]);
         feed(all, l.shared_gate_up, l.shared_down, s.F_shared, one);
     }
 
