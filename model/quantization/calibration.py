@@ -21,17 +21,25 @@ from model.moe import MoE, Router
 from model.quantization.outliers import kurtosis
 from model.transformer import Block, Transformer
 
-ROWS = 2048  # inputs of a matrix that are kept as they are
+ROWS = 1024  # inputs of a matrix that are kept as they are
+
+KURTOSIS_TOKENS = 4096
 
 
 class Inputs:
-    """Statistics of one matrix's inputs: all tokens in the moments, some of them as rows."""
+    """Statistics of one matrix's inputs: all tokens in the moments, some of them as rows.
 
-    def __init__(self, features: int, keep: int = ROWS, *, device: torch.device | str = "cpu"):
+    hessian_II: sum of ``x x^T``, float64; None where it is not asked for.
+    largest_I: the largest ``|x|``, float32.
+    """
+
+    def __init__(
+        self, features: int, keep: int = ROWS, *, hessian: bool = False, device: torch.device | str = "cpu"
+    ):
         self.tokens = 0
         wide = dict(dtype=torch.float64, device=device)
-        self.hessian_II = torch.zeros(features, features, **wide)  # sum of x x^T
-        self.largest_I = torch.zeros(features, device=device)  # of |x|
+        self.hessian_II = torch.zeros(features, features, **wide) if hessian else None
+        self.largest_I = torch.zeros(features, device=device)
         self._sum_I = torch.zeros(features, **wide)  # of |x|
         self._kurtosis = 0.0
         self._keep, self._rows = keep, []
@@ -40,12 +48,13 @@ class Inputs:
         x_NI = x_NI.detach().float()
         if not len(x_NI):
             return
-        wide = x_NI.double()
         self.tokens += len(x_NI)
-        self.hessian_II += wide.T @ wide
-        self.largest_I = torch.maximum(self.largest_I, x_NI.abs().amax(0))
-        self._sum_I += wide.abs().sum(0)
-        self._kurtosis += float(kurtosis(wide).sum())
+        if self.hessian_II is not None:
+            self.hessian_II += x_NI.T @ x_NI
+        size_NI = x_NI.abs()
+        self.largest_I = torch.maximum(self.largest_I, size_NI.amax(0))
+        self._sum_I += size_NI.sum(0)
+        self._kurtosis += float(kurtosis(x_NI).sum())
         step = max(1, math.ceil(len(x_NI) / self._keep))
         self._rows.append(x_NI[::step])
 
@@ -71,10 +80,14 @@ class Inputs:
 class BlockInputs:
     """Of one block: by its weights' names, and for experts a list by expert."""
 
+    hessians: bool
     linear: dict[str, Inputs] = field(default_factory=dict)
     experts: dict[str, list[Inputs]] = field(default_factory=dict)
     counts: list[int] = field(default_factory=list)  # tokens that chose each expert
     pooled: list[int] = field(default_factory=list)  # experts that are given all tokens of the layer
+
+    def inputs(self, features: int, device: torch.device) -> Inputs:
+        return Inputs(features, hessian=self.hessians, device=device)
 
 
 def checked(batches: Iterable[torch.Tensor], vocabulary: int) -> list[torch.Tensor]:
@@ -114,12 +127,12 @@ class Walk:
         self._states = self.through(block)
 
 
-def observe(walk: Walk, block: Block, prefix: str, *, min_tokens: int) -> BlockInputs:
+def observe(walk: Walk, block: Block, prefix: str, *, min_tokens: int, hessians: bool = False) -> BlockInputs:
     """Inputs of every linear layer and expert of a block under the walk's states.
 
     Raises ``ValueError`` for NaN and infinity, and where all tokens chose the same experts.
     """
-    found = BlockInputs()
+    found = BlockInputs(hessians)
     hooks = [
         module.register_forward_pre_hook(_linear_hook(found, f"{prefix}{name}.weight"))
         for name, module in block.named_modules()
@@ -158,15 +171,15 @@ def _linear_hook(found: BlockInputs, name: str):
     def collect(module: nn.Linear, arguments) -> None:
         x_NI = arguments[0].flatten(0, -2)
         _check(x_NI, name)
-        found.linear.setdefault(name, Inputs(module.in_features, device=x_NI.device)).add(x_NI)
+        found.linear.setdefault(name, found.inputs(module.in_features, x_NI.device)).add(x_NI)
 
     return collect
 
 
 def _expert_hook(found: BlockInputs, moe: MoE, name: str):
     (E, D, width), device = moe.down.shape, moe.down.device
-    found.experts[f"{name}.gate_up"] = [Inputs(D, device=device) for _ in range(E)]
-    found.experts[f"{name}.down"] = [Inputs(width, device=device) for _ in range(E)]
+    found.experts[f"{name}.gate_up"] = [found.inputs(D, device) for _ in range(E)]
+    found.experts[f"{name}.down"] = [found.inputs(width, device) for _ in range(E)]
     found.counts = [0] * E
 
     def collect(router: Router, arguments, chosen) -> None:
@@ -201,7 +214,7 @@ def _pool(found: BlockInputs, moe: MoE, name: str, min_tokens: int) -> None:
     found.pooled = [expert for expert, count in enumerate(found.counts) if count < min_tokens]
     for expert in found.pooled:
         found.experts[f"{name}.gate_up"][expert] = everything
-        inner = Inputs(moe.down.shape[-1], device=moe.down.device)
+        inner = found.inputs(moe.down.shape[-1], moe.down.device)
         inner.add(expert_inner(moe, expert, everything.rows_NI))
         found.experts[f"{name}.down"][expert] = inner
 

@@ -83,7 +83,8 @@ def _calibrate(
     walk, tensors = Walk(model, batches), {}
     for number, block in enumerate(model.blocks):
         prefix = f"blocks.{number}."
-        found = observe(walk, block, prefix, min_tokens=scheme.min_tokens)
+        hessians = scheme.method == "gptq"
+        found = observe(walk, block, prefix, min_tokens=scheme.min_tokens, hessians=hessians)
         if found.counts:
             facts["expert_tokens"][f"{prefix}ffn"] = found.counts
             facts["pooled"][f"{prefix}ffn"] = found.pooled

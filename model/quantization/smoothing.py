@@ -13,7 +13,7 @@ the same. What differs between the methods is s, one factor an input feature:
 Every search scores with real rounding of weights and tokens. N tokens, O output and I input features.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -63,30 +63,29 @@ def search(
     candidates: Candidates, inputs: Inputs, weights: list[torch.Tensor], bits: int, scale_of: ScaleSearch
 ) -> Smoothing:
     """The candidate of least output error over all weights (O, I) that read these inputs."""
-    plain = output_error(inputs.rows_NI, weights, torch.ones_like(inputs.mean_I), bits, scale_of)
-    best = None
+    score = Score(inputs.rows_NI, weights, bits, scale_of)
+    plain, best = score(torch.ones_like(inputs.mean_I)), None
     for exponents, factor_I in candidates(inputs, weights):
-        error = output_error(inputs.rows_NI, weights, factor_I, bits, scale_of)
+        error = score(factor_I)
         if best is None or error < best.error:
             best = Smoothing(factor_I, exponents, error, plain)
     return best
 
 
-def output_error(
-    rows_NI: torch.Tensor, weights: Iterable[torch.Tensor], factor_I: torch.Tensor, bits: int,
-    scale_of: ScaleSearch,
-) -> float:  # fmt: skip
-    """Mean squared error of the outputs with 8-bit tokens and weights of so many bits under that factor."""
-    tokens = dequantize(*quantize_tokens(rows_NI / factor_I))
-    total, count = 0.0, 0
-    for weight in weights:
-        scaled = weight.float() * factor_I
-        scale = scale_of(scaled, bits)
-        rounded = dequantize(quantize_weight(scaled, scale, bits), scale)
-        error = F.linear(tokens, rounded) - F.linear(rows_NI, weight.float())
-        total += float(error.double().square().sum())
-        count += error.numel()
-    return total / max(count, 1)
+class Score:
+    """Mean squared error of the outputs with 8-bit tokens and weights of so many bits under a factor."""
+
+    def __init__(self, rows_NI: torch.Tensor, weights: list[torch.Tensor], bits: int, scale_of: ScaleSearch):
+        self._rows_NI, self._bits, self._scale_of = rows_NI, bits, scale_of
+        self._weight_OI = torch.cat([weight.float() for weight in weights])
+        self._expected_NO = F.linear(rows_NI, self._weight_OI)
+
+    def __call__(self, factor_I: torch.Tensor) -> float:
+        tokens_NI = dequantize(*quantize_tokens(self._rows_NI / factor_I))
+        weight_OI = self._weight_OI * factor_I
+        scale = self._scale_of(weight_OI, self._bits)
+        rounded = dequantize(quantize_weight(weight_OI, scale, self._bits), scale)
+        return float((F.linear(tokens_NI, rounded) - self._expected_NO).square().mean())
 
 
 def _factor(size_I: torch.Tensor, weights: list[torch.Tensor], alpha: float, beta: float) -> torch.Tensor:

@@ -134,7 +134,7 @@ def test_experts_with_few_tokens_are_calibrated_on_all(model):
 
 def test_moments_and_rows():
     x = torch.randn(50, 6)
-    inputs = Inputs(6, keep=10)
+    inputs = Inputs(6, keep=10, hessian=True)
     inputs.add(x[:30])
     inputs.add(x[30:])
     inputs.add(x[:0])

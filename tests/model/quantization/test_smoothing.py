@@ -8,7 +8,7 @@ from model.quantization.calibration import Inputs
 from model.quantization.pairs import Pair, move
 from model.quantization.rounding import minmax_scale
 from model.quantization.scales import ssz_scale
-from model.quantization.smoothing import awq, flex, output_error, search, smoothquant
+from model.quantization.smoothing import Score, awq, flex, search, smoothquant
 
 
 def inputs_with_outliers(features: int, factor: float = 40.0) -> Inputs:
@@ -28,9 +28,9 @@ def test_flex_awq_ssz_is_never_worse_than_ssz(outliers):
     inputs, weights = inputs_with_outliers(32, outliers), matrices(32)
     best = search(awq, inputs, weights, 4, ssz_scale)
     ones = torch.ones(32)
-    assert best.plain_error == output_error(inputs.rows_NI, weights, ones, 4, ssz_scale)
+    score = Score(inputs.rows_NI, weights, 4, ssz_scale)
+    assert best.plain_error == score(ones) and best.error == score(best.factor_I)
     assert best.error <= best.plain_error
-    assert best.error == output_error(inputs.rows_NI, weights, best.factor_I, 4, ssz_scale)
     if outliers > 1:
         assert best.error < 0.5 * best.plain_error and best.factor_I[:2].min() > best.factor_I[2:].max()
 
@@ -47,7 +47,7 @@ def test_scores_round_tokens_too():
     weight = torch.randint(-127, 128, (5, 16)).float()
     weight[:, -1] = 127.0
     x = inputs.rows_NI
-    error = output_error(x, [weight], torch.ones(16), 8, minmax_scale)
+    error = Score(x, [weight], 8, minmax_scale)(torch.ones(16))
     assert error == pytest.approx(float(F.linear(_rounded(x) - x, weight).square().mean()), rel=1e-3)
     assert error > 0
 
