@@ -22,7 +22,7 @@ struct Matrix {
 };
 
 // rounding.quantize_tokens of one token; returns the scale.
-inline float round_token(const float* x, int8_t* to, int64_t n, float floor) {
+inline float round_token(const float* x, int16_t* to, int64_t n, float floor) {
     float most = 0, wrong = 0;  // 0 times what is no number, or infinite, is no number
     for (int64_t i = 0; i < n; ++i) {
         most = std::max(most, std::fabs(x[i]));
@@ -30,29 +30,30 @@ inline float round_token(const float* x, int8_t* to, int64_t n, float floor) {
     }
     const float scale = std::max(most / 127.0f, floor);
     for (int64_t i = 0; i < n; ++i)
-        to[i] = static_cast<int8_t>(std::min(std::max(std::nearbyint(x[i] / scale), -127.0f), 127.0f));
+        to[i] = static_cast<int16_t>(std::min(std::max(std::nearbyint(x[i] / scale), -127.0f), 127.0f));
     return scale + wrong;
 }
 
-inline int32_t dot(const int8_t* x, const int8_t* w, int64_t inputs) {
+// Tokens are kept in 16 bits: the processor multiplies pairs of those and adds them in 32.
+inline int32_t dot(const int16_t* x, const int8_t* w, int64_t inputs) {
     int32_t total = 0;
-    for (int64_t k = 0; k < inputs; ++k) total += x[k] * w[k];
+    for (int64_t k = 0; k < inputs; ++k) total += x[k] * static_cast<int16_t>(w[k]);
     return total;
 }
 
 // Both halves come out 16 times too large.
-inline int32_t dot(const int8_t* x, const uint8_t* w, int64_t inputs) {
+inline int32_t dot(const int16_t* x, const uint8_t* w, int64_t inputs) {
     const int64_t half = inputs / 2;
     int32_t total = 0;
-    for (int64_t k = 0; k < half; ++k) total += x[k] * static_cast<int8_t>(w[k] << 4);
-    for (int64_t k = 0; k < half; ++k) total += x[half + k] * static_cast<int8_t>(w[k] & 0xF0);
+    for (int64_t k = 0; k < half; ++k) total += x[k] * static_cast<int16_t>(static_cast<int8_t>(w[k] << 4));
+    for (int64_t k = 0; k < half; ++k) total += x[half + k] * static_cast<int16_t>(static_cast<int8_t>(w[k] & 0xF0));
     return total >> 4;
 }
 
 // y[r][n] = (x[r] . w[n]) * scale of the token * scale of the output.
 inline void integer_times(const float* const* x, const Matrix& w, float* const* y, int64_t rows, int64_t outputs,
                           int64_t inputs, float floor) {
-    std::vector<int8_t> token(inputs);
+    std::vector<int16_t> token(inputs);
     for (int64_t r = 0; r < rows; ++r) {
         const float scale = round_token(x[r], token.data(), inputs, floor);
         for (int64_t n = 0; n < outputs; ++n) {
