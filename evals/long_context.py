@@ -43,10 +43,13 @@ class LongContext:
             # The answer is one line: what a model says after it must not find the answer by chance.
             given = policy.complete(prompts, self.max_new_tokens, attention, stop="\n")
             outputs = [text.split("\n", 1)[0] for text in given]
-            values = [score(item.answers, out) for item, out in zip(self.items, outputs, strict=True)]
+            values = [self._value(item, out) for item, out in zip(self.items, outputs, strict=True)]
             scores += self._scores(attention, values)
             samples += self._samples(attention, outputs, values)
         return Result(scores, samples)
+
+    def _value(self, item: LongContextItem, output: str) -> float:
+        return score(item.answers, output)
 
     def _scores(self, attention: str, values: list[float]) -> list[Score]:
         groups: dict[str, list[float]] = {f"{attention}/all": values}

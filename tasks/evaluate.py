@@ -1,7 +1,7 @@
 """Score every checkpoint of the recipe: ``python -m tasks.evaluate --recipe tiny``.
 
 Writes ``scores.json`` (a row per checkpoint and score, with its interval; what each stage changed; a
-quantised model beside its parent; the arena),
+quantised model beside its parent; the arena; scripted policies),
 ``items.json`` (what each item gave, for comparisons with other evaluations) and ``samples.jsonl``. A result
 is kept by (checkpoint, protocol) below the run folder: only what is missing is computed.
 """
@@ -26,6 +26,7 @@ from tasks.evaluation.headline import headline
 from tasks.evaluation.parents import beside_parents
 from tasks.evaluation.policy import LocalPolicy
 from tasks.evaluation.scorecard import Scorecard, finite
+from tasks.evaluation.scripted import score_scripts
 from tasks.side_by_side import side_by_side
 from tasks.training.setup import pick_device
 
@@ -50,7 +51,7 @@ def run(context: Context) -> dict[str, float]:
     cards = dict(zip(reversed(names), side_by_side(scoring, list(reversed(names)), device), strict=True))
     for name in names:
         card.extend(cards[name])
-    _write(context, card)
+    _write(context, card, score_scripts(sets.suites_of_scripts(), cache), sets.left_out)
     return headline(card.results, names, BASELINES)
 
 
@@ -105,7 +106,7 @@ def _add_baselines(context: Context, suite: Suite, cache: Cache, card: Scorecard
         card.add(name, suite, cache, identity, lambda: compute(name))  # noqa: B023 - called at once
 
 
-def _write(context: Context, card: Scorecard) -> None:
+def _write(context: Context, card: Scorecard, scripted: Scorecard, left_out: dict[str, str]) -> None:
     names = context.section.checkpoints
     ordered = [*BASELINES, *names]
     arena = hold_arena(card, names)
@@ -114,6 +115,8 @@ def _write(context: Context, card: Scorecard) -> None:
         "changes": changes(card.results, card.protocols, zip(ordered, ordered[1:], strict=False)),
         "beside_parent": beside_parents(card, context.inputs, context.input_records, names),
         "arena": arena,
+        "scripted": scripted.rows(),
+        "left_out": left_out,
         "checkpoints": {name: checkpoint_digest(context.input_records[name]) for name in names},
         "settings": {**context.section.model_dump(mode="json"), "decoding": "greedy", "intervals": "95 %"},
     }
@@ -123,7 +126,7 @@ def _write(context: Context, card: Scorecard) -> None:
     with open(context.out / "samples.jsonl", "w", encoding="utf-8") as file:
         for sample in card.samples():
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
-    context.facts["seconds_by_suite"] = card.seconds
+    context.facts["seconds_by_suite"] = card.seconds + scripted.seconds
 
 
 if __name__ == "__main__":

@@ -51,12 +51,20 @@ class CollectSection(Section):
         return self
 
 
+class DataWheel(Section):
+    requirement: str = Field(pattern=r"^[^=]+==[^=]+$")  # ``name==version``
+    sha256: str  # of the file
+
+
 class EvalSetsSection(Section):
     heldout_fraction: float = Field(0.02, gt=0, lt=0.5)  # of each source's characters, by hash
     environments: list[str] = Field(min_length=1)  # whose families are examined, all of each
     items_per_family: int = Field(50, gt=0)  # held-out environment tasks a family and mode
     long_context_lengths: list[PositiveInt] = Field(min_length=1)  # tokens, approximately
     long_context_items: int = Field(40, gt=0)  # a task and length
+    ruler_lengths: list[PositiveInt] | None = Field(None, min_length=1)  # None: the last one above
+    ruler_items: int = Field(20, gt=0)  # a task and length
+    humaneval: DataWheel | None = None  # None: no such problems
 
 
 class CurateSection(Section):

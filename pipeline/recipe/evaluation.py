@@ -16,6 +16,11 @@ class EvaluateSection(Section):
     long_documents: int = Field(24, gt=1)
     long_context_items: int = Field(6, gt=0)  # a task and length
     long_context_new_tokens: int = Field(16, gt=0)
+    ruler_items: int = Field(2, gt=0)  # a task and length
+    ruler_new_tokens: int = Field(64, gt=0)  # RULER's own limits go up to 128
+    humaneval_problems: int = Field(8, gt=0)  # where eval_sets has them; 164 for all
+    humaneval_samples: int = Field(4, gt=0)
+    humaneval_new_tokens: int = Field(64, gt=0)
     items_per_family: int = Field(40, gt=0)  # environment tasks a family and mode, for checkpoints that chat
     max_new_tokens: int = Field(96, gt=0)  # an assistant turn
     # The same two for checkpoints before fine-tuning, which score about 0 and never end a turn.

@@ -9,11 +9,15 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from environments.interface import Task
+from environments.sandbox.choose import open_backend
+from environments.snippets import Runner, runner
 from evals.attempts import Item
 from evals.bits_per_byte import BitsPerByte
 from evals.documents import Document
 from evals.environments import Environments
+from evals.humaneval import HumanEval, Problem
 from evals.long_context import LongContext, LongContextItem
+from evals.ruler import Ruler, RulerQuestion
 from evals.sampled import SampledEnvironments
 from evals.sparse_attention import SparseAttention
 from evals.suite import Suite
@@ -23,6 +27,7 @@ from tasks.training.stages import BASE_STAGES
 
 # Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
 CHARACTERS_PER_TOKEN = 6
+SCRIPTED_ITEMS = 3  # of a family and mode
 SAMPLED_MODE = "interleaved"  # in which reasoning is trained
 
 
@@ -31,6 +36,7 @@ class EvalSets:
 
     def __init__(self, folder: Path, section: EvaluateSection):
         self.section = section
+        self.left_out: dict[str, str] = {}  # suite -> why it cannot be run here
         rows = pq.read_table(folder / "heldout.parquet", columns=["id", "source", "text"]).to_pylist()
         documents = sorted((Document(**row) for row in rows), key=lambda document: document.id)
         short = _first_of_each(documents, lambda d: d.source, section.documents_per_source)
@@ -43,8 +49,15 @@ class EvalSets:
                 f"{folder / 'heldout.parquet'} has {len(self.long)} documents of {characters} characters or "
                 "more: lower evaluate.long_length or raise eval_sets.heldout_fraction"
             )
-        items = [_long_item(row) for row in _read_lines(folder / "longcontext.jsonl")]
+        items = [LongContextItem(**_long_item(row)) for row in _read_lines(folder / "longcontext.jsonl")]
         self.long_context = _first_of_each(items, lambda i: (i.task, i.length), section.long_context_items)
+        questions = [
+            RulerQuestion(**_long_item(row), match=row["match"])
+            for row in _read_lines(folder / "ruler.jsonl")
+        ]
+        self.ruler = _first_of_each(questions, lambda i: (i.task, i.length), section.ruler_items)
+        problems = [Problem(**row) for row in _read_lines(folder / "humaneval.jsonl")]
+        self.problems = self._runnable(_spread(problems, section.humaneval_problems))
         self.tasks = [Item(Task.from_record(row), row["mode"]) for row in _read_lines(folder / "tasks.jsonl")]
 
     def suites(self, checkpoint: str) -> list[Suite]:
@@ -57,16 +70,50 @@ class EvalSets:
             BitsPerByte(self.short, section.length, shown),
             SparseAttention(self.long, section.long_length),
             LongContext(self.long_context, section.long_context_new_tokens, shown),
+            Ruler(self.ruler, section.ruler_new_tokens, shown),
             Environments(self._tasks(count), new_tokens, samples=shown),
         ]
+        if self.problems:
+            samples, length = section.humaneval_samples, section.humaneval_new_tokens
+            suites.append(HumanEval(self.problems, samples, length, _sandboxes))
         if not base and section.sampled_items_per_family:
             tasks = [i for i in self._tasks(section.sampled_items_per_family) if i.mode == SAMPLED_MODE]
             suites.append(SampledEnvironments(tasks, section.samples_per_task, new_tokens))
         return suites
 
+    def suites_of_scripts(self) -> list[Suite]:
+        """Those of a checkpoint, with some tasks of each family: one script gives a task another's answer."""
+        suites = self.suites(BASE_STAGES[0])
+        return [
+            Environments(self._tasks(SCRIPTED_ITEMS), 1) if isinstance(suite, Environments) else suite
+            for suite in suites
+            if not isinstance(suite, SparseAttention)
+        ]
+
+    def _runnable(self, problems: list[Problem]) -> list[Problem]:
+        """Programs of a policy run in a real sandbox or not at all."""
+        if problems:
+            try:
+                open_backend()
+            except UserError as error:
+                self.left_out["humaneval"] = str(error)
+                return []
+        return problems
+
     def _tasks(self, count: int) -> list[Item]:
         """Of each family and mode ``count``, the same tasks in every mode."""
         return _first_of_each(self.tasks, lambda i: (i.task.environment, i.task.family, i.mode), count)
+
+
+def _sandboxes() -> Runner:
+    """One for each suite: several run at once, each in an event loop of its own."""
+    return runner(open_backend())
+
+
+def _spread(problems: list[Problem], count: int) -> list[Problem]:
+    """Over the whole set, whose beginning is easier than its end."""
+    count = min(count, len(problems))
+    return [problems[number * len(problems) // count] for number in range(count)]
 
 
 def _excerpt(document: Document, characters: int) -> Document:
@@ -96,6 +143,7 @@ def _read_lines(path: Path) -> list[dict]:
         raise UserError(f"{path} is not JSON lines ({error}): run stage eval_sets again") from error
 
 
-def _long_item(row: dict) -> LongContextItem:
-    answers = tuple(row["answers"])
-    return LongContextItem(row["id"], row["task"], row["length"], row["prompt"], answers)
+def _long_item(row: dict) -> dict:
+    return {
+        **{name: row[name] for name in ("id", "task", "length", "prompt")}, "answers": tuple(row["answers"]),
+    }  # fmt: skip

