@@ -4,9 +4,9 @@
     python -m benchmarks.w4a8 --only exact,linear --peers torch
 
 ``exact`` compares kernels on the card with the integer reference on the CPU, to the bit. ``expert`` times one
-expert's matrices (INT4 weights, rounding of the tokens included) beside bf16 cuBLAS, ``torch._int_mm`` and,
-where humming-kernels can be imported, Humming. ``layer`` times whole layers of 256 experts beside the bf16
-layer over ``torch._grouped_mm``; ``linear`` int8 attention and dense matrices.
+expert's matrices (INT4 weights, rounding of the tokens included) beside bf16 cuBLAS and ``torch._int_mm``, and
+``humming`` the same by Humming where humming-kernels can be imported. ``layer`` times whole layers of 256
+experts beside the bf16 layer over ``torch._grouped_mm``; ``linear`` int8 attention and dense matrices.
 
 Every time is of replayed CUDA graphs that go through several copies of the weights, so that the L2 cache
 holds none: the median, and the tenth and ninetieth percentile of repeats.
@@ -27,6 +27,7 @@ from benchmarks.kernels import Bench, environment
 Row = dict[str, object]
 DEVICE, BF16 = "cuda", torch.bfloat16
 D, F, E, K = 6144, 2048, 256, 8  # GLM-5: hidden, expert width, experts, experts per token
+ROWS = (1, 16, 64, 256, 2048)
 EXPERT_SHAPES = ((2 * F, D), (D, F))  # gate and up, down
 LINEAR_SHAPES = {
     "q_a": (2048, D),
@@ -68,6 +69,10 @@ def in_turn(weights: list, call: Callable) -> list[Callable]:
 
 def times(x: torch.Tensor) -> Callable:
     return lambda weight: x @ weight.t()
+
+
+def applied(x: torch.Tensor) -> Callable:
+    return lambda layer: layer(x)
 
 
 def int_mm(token: torch.Tensor) -> Callable:
@@ -127,8 +132,7 @@ def expert(peers: set[str]) -> Iterator[Row]:
         packed = [random_bytes(N, width // 2) for _ in range(copies(size // 2))]
         int8 = [random_bytes(N, width).view(torch.int8) for _ in range(copies(size))]
         scale = torch.rand(N, 1, device=DEVICE)
-        humming = humming_layers(N, width) if "humming" in peers else {}
-        for M in (1, 16, 64, 256, 2048):
+        for M in ROWS:
             x = torch.randn(M, width, device=DEVICE, dtype=BF16)
             runs = {"bf16 cuBLAS": in_turn(bf16, times(x)), "ours, w4a8": in_turn(packed, integers(x, scale))}
             if M > 16:
@@ -136,8 +140,29 @@ def expert(peers: set[str]) -> Iterator[Row]:
                 runs["torch._int_mm, without rounding and scales"] = in_turn(int8, int_mm(token))
             for name, calls in runs.items():
                 yield {"shape": [N, width], "rows": M, "work": name, **time_in_turn(calls)}
-            for name, layers in humming.items():
-                yield {"shape": [N, width], "rows": M, "work": f"Humming, {name}", **attempt(layers, x)}
+
+
+def humming(peers: set[str]) -> Iterator[Row]:
+    """The same matrices by Humming's own layers, which compile themselves."""
+    if "humming" not in peers or find_spec("humming") is None:
+        return
+    from humming.layer import HummingLayer
+
+    for N, width in EXPERT_SHAPES:
+        for name, group in (("per channel", {}), ("groups of 128", {"group_size": 128})):
+            layers = []
+            for _ in range(copies(N * width // 2)):
+                layer = HummingLayer(
+                    shape_n=N, shape_k=width, weight_config={"dtype": "int4", **group},
+                    input_config={"dtype": "int8"}, torch_dtype=BF16,
+                ).cuda()  # fmt: skip
+                layer.load_from_unquantized(torch.randn(N, width, device=DEVICE, dtype=BF16))
+                layer.transform()
+                layers.append(layer)
+            for M in ROWS:
+                x = torch.randn(M, width, device=DEVICE, dtype=BF16)
+                row = {"shape": [N, width], "rows": M, "work": f"Humming, {name}"}
+                yield row | time_in_turn(in_turn(layers, applied(x)))
 
 
 def layer(peers: set[str]) -> Iterator[Row]:
@@ -175,39 +200,11 @@ def linear(peers: set[str]) -> Iterator[Row]:
                 yield {"matrix": name, "shape": [N, width], "rows": M, "work": work, **time_in_turn(calls)}
 
 
-def humming_layers(N: int, width: int) -> dict[str, list]:
-    """Humming's own layers with INT4 weights and INT8 tokens; none where it cannot be imported."""
-    if find_spec("humming") is None:
-        return {}
-    from humming.layer import HummingLayer
-
-    made = {}
-    for name, group in (("per channel", {}), ("groups of 128", {"group_size": 128})):
-        made[name] = []
-        for _ in range(copies(N * width // 2)):
-            layer = HummingLayer(
-                shape_n=N, shape_k=width, weight_config={"dtype": "int4", **group},
-                input_config={"dtype": "int8"}, torch_dtype=BF16,
-            ).cuda()  # fmt: skip
-            layer.load_from_unquantized(torch.randn(N, width, device=DEVICE, dtype=BF16))
-            layer.transform()
-            made[name].append(layer)
-    return made
-
-
-def attempt(layers: list, x: torch.Tensor) -> dict:
-    """A peer that fails says so in its row."""
-    try:
-        return time_in_turn(in_turn(layers, lambda layer: layer(x)))
-    except Exception as error:
-        return {"failed": f"{type(error).__name__}: {error}"[:300]}
-
-
 def random_bytes(*shape: int) -> torch.Tensor:
     return torch.randint(0, 256, shape, device=DEVICE, dtype=torch.uint8)
 
 
-SUITES = {"expert": expert, "layer": layer, "linear": linear}
+SUITES = {"expert": expert, "layer": layer, "linear": linear, "humming": humming}
 
 
 def main() -> int:
