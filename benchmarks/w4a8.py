@@ -5,8 +5,8 @@
 
 ``exact`` compares kernels on the card with the integer reference on the CPU, to the bit. ``expert`` times one
 expert's matrices (INT4 weights, rounding of the tokens included) beside bf16 cuBLAS and ``torch._int_mm``,
-and ``humming`` the same by Humming where humming-kernels can be imported. ``layer`` times layers of 256 experts
-beside the bf16 layer over ``torch._grouped_mm``; ``linear`` int8 attention and dense matrices.
+and ``humming`` the same by Humming where humming-kernels can be imported. ``layer`` times layers of 256
+experts beside the bf16 layer over ``torch._grouped_mm``; ``linear`` int8 attention and dense matrices.
 
 Every time is of replayed CUDA graphs that go through several copies of the weights, so that the L2 cache
 holds none: the median, and the tenth and ninetieth percentile of repeats.

@@ -120,6 +120,17 @@ def test_native_decode_computes_the_same_integers(make_model, bits):
     assert float(gap.median()) < 1e-5 and float((gap < 1e-4).float().mean()) > 0.8
 
 
+@pytest.mark.gpu
+def test_graphs_give_the_tokens_of_padded_passes(pair):
+    _, model = pair
+    model.to("cuda", torch.bfloat16)
+    prompts = prompts_for(model, 5)
+    params = SamplingParams(max_new_tokens=9, temperature=0)
+    engines = [Engine(model, decode=decode) for decode in ("padded", "graphs")]
+    padded, graphs = ([c.ids for c in engine.generate(prompts, params)] for engine in engines)
+    assert padded == graphs and engines[1].stats()["recorded_shapes"] > 0
+
+
 def test_generate_and_score(pair):
     _, model = pair
     prompts = prompts_for(model, 3)
