@@ -1,0 +1,199 @@
+"""The ablation of quantisation: float, W8A8 and W4A8 by every method, with and without rotation.
+
+    python -m benchmarks.quantization --recipe tiny --checkpoint artifacts/tiny/distill
+    python -m benchmarks.quantization --recipe small --checkpoint artifacts/small/sft --device cuda
+
+Calibrates on chats and pre-training text of the recipe's artifacts and compares on held-out rows of both, as
+stage ``quantize`` does, with real integer arithmetic. Everything is done twice: on the checkpoint as it is,
+and with outliers put in, since small models have few (``--share`` of the features of every norm, of the
+attention's values and of what the down projections read are ``--outliers`` times as large; the float function
+stays the same). Writes ``<out>.json`` and ``<out>.md``. A change is that of the perplexity, with a paired
+95 % interval over the rows.
+"""
+
+import argparse
+import copy
+import json
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.chat.tokenizer import Tokenizer
+from model.quantization.calibration import measure_kurtosis
+from model.quantization.layers import install
+from model.quantization.outliers import Outliers, inject
+from model.quantization.quantize import quantize_model
+from model.quantization.scheme import Scheme
+from model.transformer import Transformer
+from pipeline import artifacts
+from pipeline.errors import run_command
+from pipeline.recipe import load_recipe
+from pipeline.recipe.quantization import Calibration, HeldOut
+from tasks.quantization.comparison import Comparison
+from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
+from tasks.training.setup import load_model
+
+RESULT = Path("benchmarks/results/quantization")
+METHODS = ("minmax", "ssz", "awq", "flex_awq_ssz", "gptq")
+# Kinds of matrices that a rotation's effect reaches: what they read is a norm's output.
+ROTATED = ("attention.q_down", "attention.kv_down", "attention.q_up", "ffn.gate_up", "ffn.shared.gate_up")
+COLUMNS = (
+    "perplexity_chat", "perplexity_chat_change", "perplexity_text", "perplexity_text_change",
+    "kurtosis_rotated", "kurtosis_all", "topk_overlap", "router_agreement", "accept_length",
+)  # fmt: skip
+
+
+def main() -> None:
+    options = parse()
+    recipe = load_recipe(options.recipe)
+    inputs = {
+        name: artifacts.artifact_dir(recipe.name, name) for name in ("sft_data", "pretrain_data", "eval_sets")
+    }
+    model = load_model(options.checkpoint, torch.device(options.device)).eval()
+    tokenizer = Tokenizer.load(options.checkpoint)
+    calibration = Calibration(chats=options.chats, documents=options.documents, length=options.length)
+    heldout = HeldOut(
+        chats=options.rows, documents=options.rows, length=options.length, prompts=options.prompts
+    )
+    chats = chat_rows(
+        inputs["sft_data"] / "chats.jsonl", tokenizer, recipe.sft, heldout.chats, calibration.chats
+    )
+    batches = calibration_batches(chats.calibration, inputs["pretrain_data"], calibration)
+    batches = [batch.to(options.device) for batch in batches]
+    rows = heldout_rows(chats.heldout, inputs["eval_sets"] / "heldout.parquet", tokenizer, heldout)
+    prompts = prompts_of(chats.heldout, heldout.prompts)
+    outliers = Outliers(factor=options.outliers, share=options.share)
+    result = {
+        "date": date.today().isoformat(), "machine": machine(options.device), "torch": torch.__version__,
+        "checkpoint": str(options.checkpoint), "dtype": str(model.embed.weight.dtype),
+        "calibration_tokens": sum(batch.numel() for batch in batches), "outliers": asdict(outliers),
+        "heldout_tokens": {name: sum(len(row.ids) for row in group) for name, group in rows.items()},
+        "rows": [],
+    }  # fmt: skip
+    for label in options.models:
+        subject = copy.deepcopy(model)
+        if label == "outliers":
+            inject(subject, outliers)
+        comparison = Comparison(rows, prompts, heldout.new_tokens)
+        for row in ablate(subject, batches, comparison, options.min_tokens):
+            result["rows"].append({"model": label, **row})
+            print(line(result["rows"][-1]), flush=True)
+            options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    result["claims"] = {label: claims(result["rows"], label) for label in options.models}
+    options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    options.out.with_suffix(".md").write_text(markdown(result))
+    print(json.dumps(result["claims"], indent=1))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--recipe", default="tiny", help="whose data artifacts are read")
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--models", nargs="+", choices=("plain", "outliers"), default=["plain", "outliers"])
+    parser.add_argument("--outliers", type=float, default=Outliers.factor, help="their factor")
+    parser.add_argument("--share", type=float, default=Outliers.share, help="of the features")
+    parser.add_argument("--chats", type=int, default=24, help="to calibrate on")
+    parser.add_argument("--documents", type=int, default=8, help="windows of text to calibrate on")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a row")
+    parser.add_argument("--rows", type=int, default=32, help="chats, and documents, to compare on")
+    parser.add_argument("--prompts", type=int, default=8, help="to continue with drafts")
+    parser.add_argument("--min-tokens", type=int, default=Scheme.min_tokens)
+    parser.add_argument("--out", type=Path, default=RESULT, help="without ending")
+    return parser.parse_args()
+
+
+def machine(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
+
+
+def variants(min_tokens: int) -> Iterator[tuple[str, Scheme]]:
+    for rotation in (False, True):
+        yield "W8A8", Scheme("minmax", rotation, 8, 8, min_tokens)
+    for method in METHODS:
+        for rotation in (False, True):
+            yield "W4A8", Scheme(method, rotation, min_tokens=min_tokens)
+
+
+def ablate(
+    model: Transformer, batches: list[torch.Tensor], comparison: Comparison, min_tokens: int
+) -> Iterator[dict[str, Any]]:
+    """A row for the float model and one for each variant."""
+    yield {"name": "float", **comparison.row(model), **summary(measure_kurtosis(model, batches))}
+    for name, scheme in variants(min_tokens):
+        start = time.perf_counter()
+        floats, tensors, facts = quantize_model(model, batches, scheme)
+        seconds = time.perf_counter() - start
+        install(floats, tensors)
+        yield {
+            "name": name, "method": scheme.method, "rotation": scheme.rotation, **comparison.row(floats),
+            **summary(facts["kurtosis"]["after"]),
+            "quantize_seconds": seconds, "facts": facts,
+        }  # fmt: skip
+
+
+def summary(kurtosis: dict[str, float]) -> dict[str, float]:
+    """Means over kinds of matrices: of those that read a norm, and of all."""
+    rotated = [value for kind, value in kurtosis.items() if kind in ROTATED]
+    return {
+        "kurtosis_rotated": sum(rotated) / len(rotated),
+        "kurtosis_all": sum(kurtosis.values()) / len(kurtosis),
+    }
+
+
+def claims(rows: list[dict], label: str) -> dict[str, Any]:
+    """What the issue asks for, by group of rows: changes in percent, and which variants are no worse."""
+    own = [row for row in rows if row["model"] == label and row["name"] != "float"]
+    result = {}
+    for group in ("chat", "text"):
+        key = f"perplexity_{group}_change"
+        final = next(r for r in own if r["method"] == "flex_awq_ssz" and r["rotation"])
+        others = [r for r in own if r["name"] == "W4A8" and r is not final]
+        result[group] = {
+            "w8a8_percent": {str(r["rotation"]): 100 * r[key] for r in own if r["name"] == "W8A8"},
+            "w4a8_percent": 100 * final[key],
+            "no_worse": [
+                f"{r['method']}{' rotated' * r['rotation']}" for r in others if r[key] <= final[key]
+            ],
+        }
+    return result
+
+
+def line(row: dict[str, Any]) -> str:
+    cells = [row["model"], row["name"], row.get("method", ""), "rotated" if row.get("rotation") else ""]
+    return " | ".join([*cells, *(shown(row, column) for column in COLUMNS)])
+
+
+def shown(row: dict[str, Any], column: str) -> str:
+    if column not in row:
+        return ""
+    if not column.endswith("_change"):
+        return f"{row[column]:.4g}"
+    low, high = row[column.replace("_change", "_interval")]
+    return f"{100 * row[column]:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    names = ["model", "bits", "method", "rotation", *(column.replace("_", " ") for column in COLUMNS)]
+    head = (
+        f"{result['checkpoint']}, {result['dtype']}, {result['machine']}, torch {result['torch']}, "
+        f"{result['date']}; calibrated on {result['calibration_tokens']} tokens, compared on "
+        f"{result['heldout_tokens']}; outliers: {result['outliers']}.\n\n"
+    )
+    table = [names, ["---"] * len(names)]
+    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+    return head + "\n".join([*lines, *(f"| {line(row)} |" for row in result["rows"])]) + "\n"
+
+
+if __name__ == "__main__":
+    run_command(main)
