@@ -14,6 +14,7 @@ import torch
 
 from model.quantization.calibration import BlockInputs, Inputs, Walk, checked, measure_kurtosis, observe
 from model.quantization.gptq import gptq
+from model.quantization.layers import is_quantized
 from model.quantization.pairs import expert_pairs, ffn_pairs, inner_pairs, move, norm_pairs
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
@@ -56,12 +57,16 @@ def quantize_model(
         exponents, matrices for which GPTQ fell back to rounding, kurtosis of inputs before and after.
 
     Raises:
-        ValueError: for an empty calibration set, tokens outside of the vocabulary, tokens that all choose the
-            same experts, and activations that are not finite.
+        ValueError: for a model that is quantised or rotated already, an empty calibration set, tokens outside
+            of the vocabulary, tokens that all choose the same experts, and weights or activations that are
+            not finite.
     """
+    if is_quantized(model):
+        raise ValueError("this model is quantised already: quantise the float checkpoint that it comes from")
     batches = list(batches)
     if batches or scheme.needs_tokens:
         batches = checked(batches, model.config.vocab_size)
+    _check_weights(model)
     floats = copy.deepcopy(model).eval().requires_grad_(False)
     facts = {"scheme": scheme.facts(), "tokens": sum(batch.numel() for batch in batches)}
     if batches:
@@ -149,6 +154,12 @@ def _round(name: str, weight: torch.Tensor, scheme: Scheme) -> QuantizedTensor:
 def _quantised(block: Block, prefix: str, scheme: Scheme) -> list[tuple[str, torch.Tensor]]:
     named = [(f"{prefix}{name}", weight.detach()) for name, weight in block.named_parameters()]
     return [(name, weight) for name, weight in named if scheme.bits(name)]
+
+
+def _check_weights(model: Transformer) -> None:
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise ValueError(f"the weight {name} holds NaN or infinity: choose another checkpoint")
 
 
 def _with_weights(block: Block, prefix: str, tensors: dict[str, QuantizedTensor]) -> Block:

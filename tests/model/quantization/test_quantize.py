@@ -5,6 +5,7 @@ import torch
 from shapes import small_config
 
 from model.quantization.calibration import Inputs, Walk, measure_kurtosis, observe
+from model.quantization.layers import install
 from model.quantization.outliers import Outliers, inject, kurtosis
 from model.quantization.quantize import quantize_model
 from model.quantization.rounding import minmax_scale, quantize_weight
@@ -103,11 +104,25 @@ def test_all_tokens_to_the_same_experts(model):
         quantize_model(model, [tokens()], Scheme())
 
 
-def test_activations_that_are_not_finite(model):
+def test_weights_and_activations_that_are_not_finite(model):
     with torch.no_grad():
-        model.blocks[1].attention.v_up.weight[0, 0] = float("inf")
+        model.blocks[1].attention.kv_norm.weight.mul_(1e30)
+        model.blocks[1].attention.v_up.weight.mul_(1e30)
     with pytest.raises(ValueError, match=r"blocks\.1\.attention\.out\.weight hold NaN or infinity"):
         quantize_model(model, [tokens()], Scheme(rotation=False))
+    with torch.no_grad():
+        model.blocks[1].ffn.down[0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"the weight blocks\.1\.ffn\.down holds NaN"):
+        quantize_model(model, [], Scheme(method="minmax"))
+
+
+def test_a_quantised_model_is_not_quantised_again(model):
+    floats, tensors, _ = quantize_model(model, [], Scheme(method="minmax", rotation=True))
+    with pytest.raises(ValueError, match="rotated already"):
+        quantize_model(floats, [], Scheme(method="minmax", rotation=True))
+    install(floats, tensors)
+    with pytest.raises(ValueError, match="quantised already"):
+        quantize_model(floats, [], Scheme(method="minmax", rotation=False))
 
 
 @pytest.mark.parametrize("changes", [dict(method="best"), dict(expert_bits=1), dict(dense_bits=9)], ids=str)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from shapes import small_config
 
+from model.inference.engine import Engine
+from model.inference.request import SamplingParams
 from model.quantization import rotation
 from model.quantization.folding import fold, folds
 from model.transformer import Transformer
@@ -161,3 +163,24 @@ def test_the_correction_is_needed(model):
     model.mtp.correction = None
     after = change(before, observe(model))
     assert after["logits"] < 1e-9 and after["mtp"] > 1e-3
+
+
+def test_drafts_are_the_same(model):
+    """The engine's chain: the first step reads the trunk's states, later ones the block's own."""
+
+    def drafts():
+        engine = Engine(model, page_size=4, draft_steps=2)
+        for prompt in ([3, 1, 4, 1, 5], [9, 2, 6]):
+            engine.add(prompt, SamplingParams(12, 0.0))
+        seen = []
+        while engine.has_work:
+            engine.step()
+            seen += [(list(s.ids), list(s.drafts)) for s in engine._sequences.values() if s.drafts]
+        return seen
+
+    before = drafts()
+    assert len(before) > 10 and len({tuple(d) for _, d in before}) > 3
+    rotation.rotate_model(model, seed=2)
+    assert drafts() == before
+    model.mtp.correction = None
+    assert drafts() != before
