@@ -57,7 +57,7 @@ def largest(bits: int) -> int:
 
 def minmax_scale(weight_OI: torch.Tensor, bits: int) -> torch.Tensor:
     """float32 (..., O, 1): the row's largest magnitude meets the largest integer."""
-    return (weight_OI.float().abs().amax(-1, keepdim=True) / largest(bits)).clamp_min(WEIGHT_FLOOR)
+    return _share(weight_OI.float(), largest(bits)).clamp_min(WEIGHT_FLOOR)
 
 
 def quantize_weight(weight_OI: torch.Tensor, scale_O1: torch.Tensor, bits: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ def quantize_weight(weight_OI: torch.Tensor, scale_O1: torch.Tensor, bits: int) 
 def quantize_tokens(x_TI: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Dynamic int8 of activations: int8 (..., T, I) and float32 scales (..., T, 1), one a token."""
     x_TI, most = x_TI.float(), largest(TOKEN_BITS)
-    scale_T1 = (x_TI.abs().amax(-1, keepdim=True) / most).clamp_min(TOKEN_FLOOR)
+    scale_T1 = _share(x_TI, most).clamp_min(TOKEN_FLOOR)
     return _round(x_TI / scale_T1, most).to(torch.int8), scale_T1
 
 
@@ -97,6 +97,14 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad, None
+
+
+def _share(x: torch.Tensor, most: int) -> torch.Tensor:
+    """A row's largest magnitude over ``most``; a tensor, since on CUDA torch multiplies by a number's
+    reciprocal.
+    """
+    top = x.abs().amax(-1, keepdim=True)
+    return top / torch.full_like(top, most)
 
 
 def _round(x: torch.Tensor, most: int) -> torch.Tensor:
