@@ -64,6 +64,12 @@ def _add_reading(commands: "argparse._SubParsersAction") -> None:
             command.add_argument("--devices", type=_count, default=1, help="how many, with --device")
         if name == "report":
             command.add_argument("--open", action="store_true", help="open it in a browser")
+            command.add_argument(
+                "--compare", nargs=2, metavar=("A", "B"),
+                help="two recipes, recipe/stage or artifact folders side by side instead",
+            )  # fmt: skip
+    release = commands.add_parser("release", help="put the last checkpoint into MLflow's model registry")
+    release.add_argument("--recipe", default="tiny", help="a name in recipes/ (default: tiny)")
     commands.add_parser("doctor", help="what this machine lacks and how to get it")
     mlflow = commands.add_parser("mlflow", help="the MLflow pages of this clone, until Ctrl-C")
     mlflow.add_argument("--port", type=_port, default=5000)
@@ -167,6 +173,10 @@ def _report(arguments: argparse.Namespace) -> int:
     from pipeline import artifacts
     from pipeline.recipe import load_recipe
 
+    if arguments.compare:
+        from flows.talk import become
+
+        become("tasks.reporting.compare", arguments.compare)
     folder = artifacts.artifact_dir(load_recipe(arguments.recipe).name, "report")
     pages = sorted(folder.glob("*.html"))
     if not pages:
@@ -177,6 +187,17 @@ def _report(arguments: argparse.Namespace) -> int:
 
         webbrowser.open(pages[0].absolute().as_uri())
     return 0
+
+
+def _release(arguments: argparse.Namespace) -> None:
+    import os
+
+    from flows.talk import become
+    from pipeline.mlflow_sink import settings
+    from pipeline.recipe import load_recipe
+
+    os.environ.update(settings())  # before MLflow is imported
+    become("pipeline.mlflow_registry", ["--recipe", load_recipe(arguments.recipe).name])
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -200,7 +221,7 @@ def _mlflow(arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "run": _run_plain, "pipeline": _run_prefect, "stop": _stop, "status": _status, "explain": _explain,
     "report": _report, "doctor": _doctor, "mlflow": _mlflow, "chat": _talk, "serve": _talk,
-    "env": _env,
+    "env": _env, "release": _release,
 }  # fmt: skip
 # Commands that become another program, with all further options.
 PASSING_ON = {

@@ -37,9 +37,9 @@ def main() -> None:
     """Mirror the stage that ``sys.argv[1]`` describes until standard input says that it ended or closes."""
     give_way(NICENESS)
     description = json.loads(Path(sys.argv[1]).read_text())
-    with _one_at_a_time(description):
+    with one_at_a_time(description):
         client = MlflowClient(tracking_uri=tracking_uri())  # makes or upgrades the database
-        experiment = _experiment(client, description)
+        experiment = experiment_of(client, description)
         parent = _parent(client, experiment, description)
     run = _Run(client, experiment, parent, description)
     end = None
@@ -48,7 +48,7 @@ def main() -> None:
         end = _heard(SECONDS_BETWEEN_LOOKS)
     run.copy_new_metrics()
     run.end(end)
-    with _one_at_a_time(description):
+    with one_at_a_time(description):
         _close_parent(client, experiment, parent)
     try:  # last, as a run without its traces is still a run
         log_traces(client, experiment, run.id, Path(description["folder"]) / TRAJECTORIES)
@@ -130,7 +130,7 @@ def _heard(seconds: float) -> dict | None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(description: dict) -> Iterator[None]:
+def one_at_a_time(description: dict) -> Iterator[None]:
     """Stages that start together must not make the database or the parent run twice."""
     folder = Path(description["runs"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def _one_at_a_time(description: dict) -> Iterator[None]:
         yield
 
 
-def _experiment(client: MlflowClient, description: dict) -> str:
+def experiment_of(client: MlflowClient, description: dict) -> str:
     name = f"glm5 {description['recipe']}"
     found = client.get_experiment_by_name(name)
     if found is not None:
