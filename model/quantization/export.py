@@ -99,8 +99,12 @@ def read_groups(found: Any, where: str) -> Groups:
 
 
 def _kind(module: str) -> str:
-    """A pattern of the module in all layers and experts; of a module outside the layers, its name."""
-    pattern = NUMBER.sub(r"\\d+", re.escape(module))
+    """A pattern of the module in all layers and experts; of a module outside the layers, its name.
+
+    transformers takes a group in whose patterns "experts" stands for the routed ones', so it may not stand in
+    that of the shared ones.
+    """
+    pattern = NUMBER.sub(r"\\d+", re.escape(module)).replace("shared_experts", r"shared_\w+")
     return module if pattern == re.escape(module) else f"re:{pattern}$"
 
 
