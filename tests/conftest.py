@@ -34,7 +34,10 @@ with contextlib.suppress(ImportError):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked ``gpu`` are skipped, and say so, where there is no card."""
+    """Tests marked ``gpu`` are skipped, and say so, where there is no card. Folders with a server come first:
+    they take longest, and no process shall be left with one when the others are done.
+    """
+    items.sort(key=lambda item: _shared_folder(item.nodeid) is None)
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
@@ -42,6 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # One server serves all files of such a folder.
 SHARING_A_SERVER = ("tests/flows/", "tests/model/inference/server/")
+
+
+def _shared_folder(nodeid: str) -> str | None:
+    return next((folder for folder in SHARING_A_SERVER if nodeid.startswith(folder)), None)
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist may not be installed
@@ -53,9 +60,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
     class ByServer(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            shared = (folder for folder in SHARING_A_SERVER if nodeid.startswith(folder))
-            return next(shared, super()._split_scope(nodeid))
+            return _shared_folder(nodeid) or super()._split_scope(nodeid)
 
+    config.option.loadscopereorder = False  # by the number of tests, which says little of their time
     return ByServer(config, log)
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pipeline.recipe.quantization import QuantizeSection
 from pipeline.recipe.rl import RlSection
 from pipeline.recipe.training import TrainSection
 
@@ -93,12 +94,13 @@ def _batches(recipe: "Recipe") -> Iterator[str]:
 
 
 def _checkpoints(recipe: "Recipe") -> Iterator[str]:
-    there = [name for name, section in recipe if isinstance(section, TrainSection | RlSection)]
+    kinds = (TrainSection, RlSection, QuantizeSection)
+    there = [name for name, section in recipe if isinstance(section, kinds)]
     for name in recipe.evaluate.checkpoints:
         if name not in there:
             nearest = difflib.get_close_matches(name, there, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"those are {', '.join(there)}"
-            yield f"evaluate.checkpoints names {name!r}, which is no stage that trains: {hint}"
+            yield f"evaluate.checkpoints names {name!r}, which is no stage with a checkpoint: {hint}"
 
 
 def _rl_families(recipe: "Recipe") -> Iterator[str]:

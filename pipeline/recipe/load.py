@@ -23,6 +23,7 @@ from pipeline.recipe.data import (
 )
 from pipeline.recipe.evaluation import EvaluateSection, ReportSection
 from pipeline.recipe.model import ModelSection
+from pipeline.recipe.quantization import QuantizeSection
 from pipeline.recipe.rl import (
     AgenticRlSection,
     DistillSection,
@@ -80,6 +81,7 @@ class Recipe(Section):
     agentic_rl: AgenticRlSection
     general_rl: GeneralRlSection
     distill: DistillSection
+    quantize: QuantizeSection
     evaluate: EvaluateSection
     report: ReportSection
 

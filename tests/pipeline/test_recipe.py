@@ -156,13 +156,14 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
         (
             "evaluate.checkpoints",
             ["sft", "pretran"],
-            "evaluate.checkpoints names 'pretran', which is no stage that trains: did you mean 'pretrain'?",
+            "evaluate.checkpoints names 'pretran', which is no stage with a checkpoint: did you mean "
+            "'pretrain'?",
         ),
         (
             "evaluate.checkpoints",
             ["eval_sets"],
             "those are pretrain, midtrain, dsa_warmup, dsa_adapt, sft, reasoning_rl, agentic_rl, general_rl, "
-            "distill",
+            "distill, quantize",
         ),
     ],
 )
