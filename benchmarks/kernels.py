@@ -44,11 +44,11 @@ class Bench:
         first = timed(run)
         if graph:
             return do_bench_cudagraph(run, rep=20, quantiles=[0.5, 0.1, 0.9])
-        first = min(first, timed(run))
-        if first > LONG_MS:
-            low, median, high = sorted(timed(run) for _ in range(3))
+        second = timed(run)
+        if min(first, second) > LONG_MS:
+            low, median, high = sorted([second, timed(run), timed(run)])
             return [median, low, high]
-        enough = max(milliseconds, 5.5 * first)  # at least five runs, for a spread
+        enough = max(milliseconds, 5.5 * second)  # at least five runs, for a spread
         return do_bench(run, warmup=40, rep=enough, quantiles=[0.5, 0.1, 0.9])
 
     def row(
