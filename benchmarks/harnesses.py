@@ -2,9 +2,11 @@
 
     python -m venv /somewhere && /somewhere/bin/pip install 'lm-eval[api]==0.4.13' transformers 'inspect-ai==0.3.285' openai
     python -m benchmarks.harnesses --recipe tiny --stage sft --python /somewhere/bin/python
+    python -m benchmarks.harnesses --recipe tiny --stage quantize --python /somewhere/bin/python
 
 lm-evaluation-harness (``local-completions``) chooses among four answers by log-probability; inspect-ai lets the
-model answer chats. Both get held-out tasks of the recipe. Writes ``benchmarks/results/<recipe>_harnesses.json``.
+model answer chats. Both get held-out tasks of the recipe. A quantised checkpoint computes in integers on both
+sides. Writes ``benchmarks/results/<recipe>_<stage>_harnesses.json``.
 """  # noqa: E501
 
 import argparse
@@ -24,6 +26,7 @@ from model.chat.renderer import render
 from model.chat.tokenizer import Tokenizer
 from model.hub import load_folder
 from model.inference.generate import generate, score
+from model.quantization.layers import is_quantized
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 
@@ -58,14 +61,17 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="tiny")
     parser.add_argument("--stage", default="sft")
+    parser.add_argument("--checkpoint", type=Path, help="a folder in the place of the stage's artifact")
     parser.add_argument("--python", required=True, help="of the environment that holds the two harnesses")
     parser.add_argument("--items", type=int, default=60)
     options = parser.parse_args()
-    run_command(lambda: compare(options.recipe, options.stage, options.python, options.items))
+    checkpoint = options.checkpoint or artifacts.artifact_dir(options.recipe, options.stage)
+    name = f"{options.recipe}/{options.stage}"
+    run_command(lambda: compare(name, checkpoint.absolute(), options.python, options.items))
 
 
-def compare(recipe: str, stage: str, python: str, items: int) -> int:
-    checkpoint = artifacts.artifact_dir(recipe, stage).absolute()
+def compare(name: str, checkpoint: Path, python: str, items: int) -> int:
+    recipe, _, _ = name.partition("/")
     questions = read_questions(artifacts.artifact_dir(recipe, "eval_sets") / "tasks.jsonl")
     tokenizer = Tokenizer.load(checkpoint)
     questions = [question for question in questions if divides(tokenizer, question)][:items]
@@ -81,7 +87,8 @@ def compare(recipe: str, stage: str, python: str, items: int) -> int:
         for a, b in zip(mine, other, strict=True)
     )
     result = {
-        "checkpoint": f"{recipe}/{stage}",
+        "checkpoint": name,
+        "computes_in_integers": ours["integers"],
         "items": len(questions),
         "choice_accuracy": {"lm_eval": theirs["lm_eval"]["accuracy"], "in_process": ours["choice_accuracy"]},
         "largest_loglikelihood_difference": apart,
@@ -94,7 +101,7 @@ def compare(recipe: str, stage: str, python: str, items: int) -> int:
     }  # fmt: skip
     print(json.dumps(result, indent=2))
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{recipe}_harnesses.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / f"{name.replace('/', '_')}_harnesses.json").write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 
@@ -204,6 +211,7 @@ def in_process(checkpoint: Path, questions: list[Question]) -> dict:
     answers = [parse(tokenizer, sample.ids).message["content"].strip() for sample in samples]
     chosen = [max(range(CHOICES), key=row.__getitem__) for row in likelihoods]
     return {
+        "integers": is_quantized(model),
         "loglikelihoods": likelihoods,
         "choice_accuracy": sum(c == q.gold for c, q in zip(chosen, questions, strict=True)) / len(questions),
         "answers": answers,

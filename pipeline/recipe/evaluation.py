@@ -16,7 +16,7 @@ class EvaluateSection(Section):
     long_documents: int = Field(24, gt=1)
     long_context_items: int = Field(6, gt=0)  # a task and length
     long_context_new_tokens: int = Field(16, gt=0)
-    ruler_items: int = Field(2, gt=0)  # a task and length
+    ruler_items: int = Field(1, gt=0)  # a task and length
     ruler_new_tokens: int = Field(64, gt=0)  # RULER's own limits go up to 128
     humaneval_problems: int = Field(8, gt=0)  # where eval_sets has them; 164 for all
     humaneval_samples: int = Field(4, gt=0)
@@ -27,7 +27,7 @@ class EvaluateSection(Section):
     base_items_per_family: int = Field(1, gt=0)
     base_max_new_tokens: int = Field(24, gt=0)
     # Samples at temperature 1, for checkpoints that chat: tasks of a family, with interleaved thinking.
-    sampled_items_per_family: int = Field(8, ge=0)  # 0: none
+    sampled_items_per_family: int = Field(4, ge=0)  # 0: none
     samples_per_task: int = Field(4, gt=0)
     samples_kept: int = Field(4, ge=0)  # a suite (and mode), shown in the report
 
