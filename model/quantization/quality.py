@@ -2,7 +2,7 @@
 
     before = measure(model, rows, batches, prompts)
     after = measure(quantized, rows, batches, prompts)
-    agreement(before, after)            # {"topk_overlap": 0.98, "router_agreement": 0.97}
+    agreement(before, after)            # {"topk_overlap": 0.98, "router_agreement": 0.97, "kl": 0.004}
 
 B batch, T queries, K selected keys or experts.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from model.attention.indexer import Indexer
 from model.inference.engine import Engine
@@ -38,6 +39,8 @@ class Measured:
     tokens: dict[str, np.ndarray]  # how many those are
     routes: list[torch.Tensor] = field(default_factory=list)  # (M, K) a MoE layer and batch, as they ran
     selections: list[torch.Tensor] = field(default_factory=list)  # (B, T, K) a layer and batch
+    hidden: list[torch.Tensor] = field(default_factory=list)  # (B, T, D) a batch, what the head reads
+    head_VD: torch.Tensor | None = None
     accept_length: float = 0.0  # tokens of a pass with drafts; 0 without an MTP block
 
     def perplexity(self, group: str) -> float:
@@ -66,10 +69,11 @@ def measure(
         counted = [np.array(row.counted or [True] * len(row.ids))[1:] for row in group]
         nats[name] = np.array([-v[c].sum(dtype=np.float64) for v, c in zip(found, counted, strict=True)])
         tokens[name] = np.array([int(c.sum()) for c in counted])
-    measured = Measured(nats, tokens)
+    measured = Measured(nats, tokens, head_VD=model.head.weight)
     with torch.inference_mode(), _watched(model, measured):
         for batch in batches:
-            model(batch.to(model.embed.weight.device), attention=mode)
+            out = model(batch.to(model.embed.weight.device), attention=mode)
+            measured.hidden.append(out.hidden_BTD)
     if model.mtp is not None and prompts:
         engine = Engine(model, draft_steps=model.config.mtp_steps)
         engine.generate(prompts, SamplingParams(max_new_tokens=new_tokens, temperature=0.0))
@@ -87,14 +91,26 @@ def perplexity_change(before: Measured, after: Measured, group: str) -> tuple[fl
 
 
 def agreement(before: Measured, after: Measured) -> dict[str, float]:
-    """Shares of the experts and of the selected keys that stay the same, over all layers, tokens and queries.
-
-    Only queries count that see more keys than they may select.
+    """Shares of the experts and of the selected keys that stay the same, over all layers, tokens and queries
+    (only queries count that see more keys than they may select), and the mean KL divergence in nats of what
+    the model says next from what it said before.
     """
-    values = {"router_agreement": _shared(before.routes, after.routes)}
+    values = {"router_agreement": _shared(before.routes, after.routes), "kl": _divergence(before, after)}
     if before.selections:
         values["topk_overlap"] = _shared(before.selections, after.selections)
     return values
+
+
+@torch.inference_mode()
+def _divergence(before: Measured, after: Measured) -> float:
+    total, count = 0.0, 0
+    for hidden, other in zip(before.hidden, after.hidden, strict=True):
+        for a_TD, b_TD in zip(hidden, other, strict=True):
+            said = F.linear(a_TD, before.head_VD).float().log_softmax(-1)
+            says = F.linear(b_TD, after.head_VD).float().log_softmax(-1)
+            total += float(F.kl_div(says, said, log_target=True, reduction="sum"))
+            count += len(a_TD)
+    return total / count
 
 
 def _shared(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:

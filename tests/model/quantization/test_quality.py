@@ -52,13 +52,15 @@ def test_a_model_agrees_with_itself_and_not_with_another(model, make_model):
     before = measure(model, {}, batches, [])
     assert len(before.routes) == len(before.selections) == model.config.num_layers
     assert before.selections[0].shape == (2, 6, 5)  # the queries that see more than 5 keys
-    assert agreement(before, measure(model, {}, batches, [])) == {
-        "router_agreement": 1.0,
-        "topk_overlap": 1.0,
-    }
+    same = {"router_agreement": 1.0, "kl": 0.0, "topk_overlap": 1.0}
+    assert agreement(before, measure(model, {}, batches, [])) == pytest.approx(same, abs=1e-6)
     other = make_model(model.config, 99, indexer=True)
     found = agreement(before, measure(other, {}, batches, []))
     assert 0.1 < found["router_agreement"] < 0.8 and 0.3 < found["topk_overlap"] < 0.95
+    said, says = (
+        m.logits(m(batches[0], attention="sparse").hidden_BTD).log_softmax(-1) for m in (model, other)
+    )
+    assert found["kl"] == pytest.approx((said.exp() * (said - says)).sum(-1).mean().item(), rel=1e-4)
 
 
 def test_one_rerouted_expert_is_counted_once(model):
