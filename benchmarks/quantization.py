@@ -68,11 +68,12 @@ def main() -> None:
     batches = calibration_batches(chats.calibration, inputs["pretrain_data"], calibration)
     batches = [batch.to(options.device) for batch in batches]
     rows = heldout_rows(chats.heldout, inputs["eval_sets"] / "heldout.parquet", tokenizer, heldout)
+    rows = {name: rows[name] for name in options.groups}
     prompts = prompts_of(chats.heldout, heldout.prompts)
     outliers = Outliers(factor=options.outliers, share=options.share)
     result = {
         "date": date.today().isoformat(), "machine": machine(options.device), "torch": torch.__version__,
-        "checkpoint": str(options.checkpoint), "dtype": str(model.embed.weight.dtype),
+        "checkpoint": options.checkpoint.name, "dtype": str(model.embed.weight.dtype),
         "calibration_tokens": sum(batch.numel() for batch in batches), "outliers": asdict(outliers),
         "heldout_tokens": {name: sum(len(row.ids) for row in group) for name, group in rows.items()},
         "rows": [],
@@ -106,6 +107,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=8, help="windows of text to calibrate on")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=48, help="chats, and documents, to compare on")
+    parser.add_argument(
+        "--groups", nargs="+", choices=("chat", "text"), default=["chat", "text"],
+        help="to compare on: chat for a fine-tuned model, which may have forgotten text, text for others",
+    )  # fmt: skip
     parser.add_argument("--prompts", type=int, default=8, help="to continue with drafts")
     parser.add_argument("--min-tokens", type=int, default=Scheme.min_tokens)
     parser.add_argument("--out", type=Path, default=RESULT, help="without ending")
@@ -158,13 +163,13 @@ def claims(rows: list[dict], label: str) -> dict[str, Any]:
     final = next(row for row in own if row["method"] == "flex_awq_ssz" and row["rotation"])
     others = [row for row in own if row["name"] == "W4A8" and row is not final]
     result = {}
-    for group in ("chat", "text"):
-        key = f"perplexity_{group}_change"
-        result[group] = {
+    changes = [key for key in final if key.startswith("perplexity_") and key.endswith("_change")]
+    for key in changes:
+        result[key] = {
             "w8a8_percent": {str(row["rotation"]): 100 * row[key] for row in own if row["name"] == "W8A8"},
             "w4a8_percent": 100 * final[key],
         }
-    for key in ("kl", "perplexity_chat_change", "perplexity_text_change"):
+    for key in ("kl", *changes):
         better = [
             f"{row['method']}{' rotated' * row['rotation']}" for row in others if row[key] <= final[key]
         ]
