@@ -68,7 +68,7 @@ def _limits(facts: Facts, scores: Scores, name: str) -> Iterator[str]:
     yield from _language(scores, name)
     yield from _families(scores, name)
     yield from _formats(scores, name)
-    yield from _retrieval(scores, name)
+    yield from _suites(scores, name)
     for row in conduct(scores):
         cell = row["cells"][scores.checkpoints.index(name)]
         bad = cell and (cell["value"] > 0 if row["line"].lower_is_better else cell["value"] < 1)
@@ -113,8 +113,12 @@ def _formats(scores: Scores, name: str) -> Iterator[str]:
         yield f"Answers that do not keep to the chat format, by thinking mode: {', '.join(faults)}."
 
 
-def _retrieval(scores: Scores, name: str) -> Iterator[str]:
-    rows = [r for r in scores.retrieval(name) if r["name"] == "all"]
-    for cell in [c for row in rows for c in row["cells"][:2] if c and c["value"] < EASY]:
-        attention = {"dense": "dense attention", "sparse": "DSA"}[cell["name"].partition("/")[0]]
-        yield f"Retrieval from long texts with {attention}: {formats.score(cell['value'], 'share')} right."
+def _suites(scores: Scores, name: str) -> Iterator[str]:
+    """Long texts, under the attention that the model itself uses, and code."""
+    for suite, what in (("long_context", "Retrieval from long texts"), ("ruler", "RULER's 13 tasks")):
+        row = scores.get(name, suite, "sparse/all") or scores.get(name, suite, "dense/all")
+        if row and row["value"] < EASY:
+            yield f"{what}: {formats.score(row['value'], 'share')} right."
+    row = scores.get(name, "humaneval", "pass@1")
+    if row and row["value"] < EASY:
+        yield f"HumanEval: {formats.score(row['value'], 'share')} of {row['n']} problems, pass@1."

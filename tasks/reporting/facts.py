@@ -61,7 +61,9 @@ class Facts:
             return self._unreadable(stage, name)
 
     def _unreadable(self, stage: str, name: str) -> None:
-        self.missing.append(f"{stage}/{name} cannot be read: what it would show is left out")
+        sentence = f"{stage}/{name} cannot be read: what it would show is left out"
+        if sentence not in self.missing:  # several parts may look for it
+            self.missing.append(sentence)
 
 
 def collect_facts(

@@ -37,16 +37,15 @@ def _stage(scores: Scores, before: str, after: str) -> dict[str, Any]:
 def moved(scores: Scores, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of the differences between two checkpoints the table's lines that are not 0, with both values."""
     by_key = {(change["suite"], change["name"]): change for change in changes}
-    return [
-        {
-            "line": line, **change, "from": scores.get(change["before"], line.suite, line.name),
-            "to": scores.get(change["after"], line.suite, line.name),
-            "verdict": verdict(change, line.lower_is_better),
-        }
-        for line in scores.lines()
-        if not line.control
-        if (change := by_key.get((line.suite, line.name))) and change["change"]
-    ]  # fmt: skip
+    rows = []
+    for line in scores.lines():
+        change = by_key.get((line.suite, line.name))
+        if change and change["change"] and not line.control:
+            values = [scores.get(change[side], line.suite, line.name) for side in ("before", "after")]
+            if all(values):
+                word = verdict(change, line.lower_is_better)
+                rows.append({"line": line, **change, "from": values[0], "to": values[1], "verdict": word})
+    return rows
 
 
 def verdict(change: dict[str, Any], lower_is_better: bool) -> str:
@@ -57,7 +56,8 @@ def verdict(change: dict[str, Any], lower_is_better: bool) -> str:
 
 
 def difference(value: float, line: Line) -> str:
-    """A difference with its sign and unit."""
+    """A difference with its sign and unit; one that is not 0 is not shown as 0."""
     if line.kind == "share":
-        return f"{100 * value:+.1f} points"
+        digits = 1 if value == 0 or abs(value) >= 5e-4 else 3
+        return f"{100 * value:+.{digits}f} points"
     return f"{100 * value:+.2f} points" if line.kind == "gap" else f"{value:+.3f}"

@@ -24,6 +24,7 @@ from tasks.reporting.quantization import quantization
 from tasks.reporting.reinforcement import learning
 from tasks.reporting.samples import chats, completions, lessons, surprises
 from tasks.reporting.scores import ARENA, Scores
+from tasks.reporting.scripted import scripts
 from tasks.reporting.timeline import ROW, gutter, timeline
 from tasks.reporting.trajectories import Viewer, script
 from tasks.training.stages import BASE_STAGES, CHECKPOINT_STAGES, RL_STAGES
@@ -59,6 +60,7 @@ def view(facts: Facts, scores: Scores, title: str) -> dict[str, Any]:
         "bits": _bits(scores),
         "protocol": scores.protocol_hash(last),
         "conduct": conduct(scores),
+        "scripts": scripts(scores),
         "arena": scores.forest([(name, name, ARENA, "rating") for name in scores.checkpoints]),
         "gains": gains(scores),
         "quantization": quantization(facts, scores),
@@ -66,6 +68,7 @@ def view(facts: Facts, scores: Scores, title: str) -> dict[str, Any]:
         "families": scores.families(last),
         "unseen": family_names(environments(), evaluation_only=True),
         "retrieval": scores.retrieval(sparse),
+        "ruler": scores.retrieval(sparse, "ruler"),
         "retrieval_of": sparse,
         "modes": MODES,
         "baselines": BASELINES,

@@ -40,6 +40,9 @@ LINES = (
     Line("long_context", "dense/all", "Retrieval, dense", "share"),
     Line("long_context", "sparse/all", "Retrieval, DSA", "share"),
     Line("long_context", "window/all", "Retrieval, window", "share"),
+    Line("ruler", "dense/all", "RULER's 13 tasks, dense", "share"),
+    Line("ruler", "sparse/all", "RULER's 13 tasks, DSA", "share"),
+    Line("ruler", "window/all", "RULER's 13 tasks, window", "share"),
     *(Line("environments", f"exact/{mode}", f"Exact match, thinking {mode}", "share") for mode in MODES),
     *(
         Line("environments", f"exact/unseen/{mode}", f"Unseen families, thinking {mode}", "share")
@@ -49,9 +52,10 @@ LINES = (
     Line("sampled", "mean/all", "Sampled at temperature 1, exact match", "share"),
     Line("sampled", "mean/unseen", "Sampled at temperature 1, unseen families", "share"),
     Line("sampled", "valid/all", "Sampled at temperature 1, valid format", "share"),
+    Line("humaneval", "parses", "HumanEval, completions that are Python", "share"),
 )
 ARENA = "arena"  # its protocol names the contestants, so that ratings compare within one evaluation alone
-PASS = re.compile(r"pass([@^])(\d+)/all")
+PASS = re.compile(r"pass(?P<how>[@^])(?P<k>\d+)(/all)?")  # of k samples of a task one is right, or all are
 
 
 @dataclass
@@ -62,13 +66,15 @@ class Scores:
     changes: list[dict[str, Any]] = field(default_factory=list)
     beside_parent: list[dict[str, Any]] = field(default_factory=list)  # of quantised checkpoints
     arena: dict[str, Any] = field(default_factory=dict)
+    scripted: list[dict[str, Any]] = field(default_factory=list)  # rows of policies without a model
+    left_out: dict[str, str] = field(default_factory=dict)  # suite -> why it could not be run
 
     @classmethod
     def read(cls, content: dict[str, Any] | None) -> "Scores":
         content = content or {}
         return cls(
             content.get("rows", []), content.get("changes", []), content.get("beside_parent") or [],
-            content.get("arena") or {},
+            content.get("arena") or {}, content.get("scripted", []), content.get("left_out", {}),
         )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -83,15 +89,11 @@ class Scores:
         return [name for name in names if name not in BASELINES]
 
     def lines(self) -> list[Line]:
-        """Those of every evaluation, and what depends on how often a task was sampled."""
-        found = {row["name"]: match for row in self.rows if (match := PASS.fullmatch(row["name"]))}
-        passes = [
-            Line(
-                "sampled", name, f"{'One' if match[1] == '@' else 'All'} of {match[2]} samples right", "share"
-            )
-            for name, match in found.items()
-        ]
-        return [*LINES, *passes]
+        """Those of every evaluation, and what depends on how often a task was sampled; suite by suite."""
+        found = dict.fromkeys((row["suite"], row["name"]) for row in self.rows if PASS.fullmatch(row["name"]))
+        lines = [*LINES, *(_of_samples(*key) for key in found)]
+        order = [*dict.fromkeys(line.suite for line in lines)]
+        return sorted(lines, key=lambda line: order.index(line.suite))
 
     def table(self) -> list[dict[str, Any]]:
         """A row a line, a cell a checkpoint; lines that no checkpoint has are left out."""
@@ -145,18 +147,18 @@ class Scores:
         ]
         return sorted(rows, key=lambda row: (-row["all"]["value"], row["family"]))
 
-    def retrieval(self, checkpoint: str) -> list[dict[str, Any]]:
-        """Long-context scores: a row a length or task, a cell an attention."""
+    def retrieval(self, checkpoint: str, suite: str = "long_context") -> list[dict[str, Any]]:
+        """Scores of a suite of long texts: a row a length or task, a cell an attention."""
         attentions = ("dense", "sparse", "window")
         names: dict[str, None] = {}
         for row in self.rows:
-            if row["checkpoint"] == checkpoint and row["suite"] == "long_context":
+            if row["checkpoint"] == checkpoint and row["suite"] == suite:
                 names.setdefault(row["name"].split("/", 1)[1])
         ordered = sorted(names, key=lambda name: (name == "all", not name.isdigit(), name.zfill(9)))
         return [
             {
                 "name": f"{name} tokens" if name.isdigit() else name.replace("_", " "),
-                "cells": [self.get(checkpoint, "long_context", f"{a}/{name}") for a in attentions],
+                "cells": [self.get(checkpoint, suite, f"{a}/{name}") for a in attentions],
             }
             for name in ordered
         ]
@@ -178,3 +180,12 @@ class Scores:
             if row["checkpoint"] not in names:
                 names.append(row["checkpoint"])
         return [{"suite": s, "hash": p, "checkpoints": names} for (s, p), names in found.items()]
+
+
+def _of_samples(suite: str, name: str) -> Line:
+    match = PASS.fullmatch(name)
+    where = "HumanEval" if suite == "humaneval" else "Sampled at temperature 1"
+    how = (
+        f"{'one' if match['how'] == '@' else 'all'} of {match['k']} right" if match["k"] != "1" else "pass@1"
+    )
+    return Line(suite, name, f"{where}, {how}", "share")

@@ -74,11 +74,38 @@ CHATS = [
 ]
 
 
+CHANGE = {"perplexity_chat_change": 0.01, "perplexity_chat_interval": [0.005, 0.015],
+          "perplexity_text_change": 0.02, "perplexity_text_interval": [0.01, 0.03]}  # fmt: skip
+MODELS = [
+    {
+        "name": "float", "perplexity_chat": 3.0, "perplexity_text": 20.0, "accept_length": 1.5,
+        "bytes": 9_000_000, "of_bfloat16": 2.0,
+    },
+    {
+        "name": "w4a8", "perplexity_chat": 3.03, "perplexity_text": 20.4, "accept_length": 1.4,
+        "bytes": 1_400_000, "of_bfloat16": 0.31, "topk_overlap": 0.98, "router_agreement": 0.97, **CHANGE,
+    },
+]  # fmt: skip
+CALIBRATION = {
+    "scheme": {"method": "flex_awq_ssz", "rotation": True, "expert_bits": 4, "dense_bits": 8}, "tokens": 9000,
+    "expert_tokens": {"blocks.1.ffn": [3, 70], "blocks.2.ffn": [40, 50]},
+    "pooled": {"blocks.1.ffn": [0], "blocks.2.ffn": []}, "rounded_to_nearest": [],
+    "kurtosis": {"before": {"ffn": 12.5}, "after": {"ffn": 3.125}},
+}  # fmt: skip
+PARENT = {"before": "sft", "after": "quantize", "suite": "bits_per_byte", "n": 40}
+BESIDE = [
+    {**PARENT, "name": "perplexity", "change": 0.012, "low": 0.01, "high": 0.014},
+    {**PARENT, "name": "all", "change": 0.017, "low": 0.014, "high": 0.02},
+]
 SECTIONS = {
     "model": {"preset": "tiny"},
     "pretrain": {"sequence_length": 256, "tokens": 1_000_000, "mtp": {"every_steps": 8}},
 }
-FACTS = {"pretrain": {"tokens": 1_000_000, "steps": 9}, "reasoning_rl": stage_of_rl.FACTS}
+FACTS = {
+    "pretrain": {"tokens": 1_000_000, "steps": 9},
+    "quantize": {"loaded_by": {"w4a8": "model.hub"}},
+    "reasoning_rl": stage_of_rl.FACTS,
+}
 
 
 def fill(stage: str, folder: Path) -> dict:
@@ -107,6 +134,10 @@ def fill(stage: str, folder: Path) -> dict:
             "excerpt": "<script>alert(1)</script>",
         }  # fmt: skip
         (folder / "funnel.json").write_text(json.dumps({"rows": rows, "samples": [sample]}))
+    if stage == "quantize":
+        (folder / "config.json").write_text('{"max_position_embeddings": 1024, "quantization_config": {}}')
+        (folder / "quantization.json").write_text(json.dumps(MODELS))
+        (folder / "calibration.json").write_text(json.dumps({"w4a8": CALIBRATION}))
     if stage == "eval_sets":
         (folder / "tasks.jsonl").write_text(json.dumps({"messages": [ASKED]}) + "\n")
         return {"eval/ngrams": 67_281}
@@ -129,7 +160,9 @@ def fill(stage: str, folder: Path) -> dict:
         return {"val/loss": 4.5}
     if stage == "evaluate":
         (folder / "scores.json").write_text(
-            json.dumps({"rows": ROWS, "changes": CHANGES, "arena": ARENA, "settings": {}})
+            json.dumps(
+                {"rows": ROWS, "changes": CHANGES, "beside_parent": BESIDE, "arena": ARENA, "settings": {}}
+            )
         )
         chat = {
             "checkpoint": "sft", "suite": "environments", "kind": "chat", "family": "table/max",
@@ -219,7 +252,7 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
     assert "sft_data 4 4" in shown and "rl_tasks 1 0" in shown  # every chat begins with 1+1=
     assert "A turn that does not end" in shown and "1 of 40" in shown  # 0.025
     assert "sft 1012 980–1050, n 40" in shown and "321 battles over 107 tasks, of which 44" in shown
-    assert "One of 4 samples right" in shown
+    assert "Sampled at temperature 1, one of 4 right" in shown
     assert page.count("<svg") >= 1 + 5 * 2  # the graph, and at least loss and rate of each training stage
     assert "0123456789abcdef" in shown and "abcdef012345" in shown
 
@@ -227,27 +260,42 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
 def test_the_card_tells_of_the_last_checkpoint_what_the_records_say(folders, tmp_path):
     write(folders, tmp_path)
     text = (tmp_path / "model_card.md").read_text()
-    record = json.loads((folders["sft"] / "record.json").read_text())
-    assert text.startswith("---\nlibrary_name: transformers") and "# A title & more: tiny/sft" in text
+    record = json.loads((folders["quantize"] / "record.json").read_text())
+    assert text.startswith("---\nlibrary_name: transformers") and "# A title & more: tiny/quantize" in text
     assert "A chat model of 1.924 M parameters" in text and "| positions | 1,024 |" in text
     assert record["content"] in text and record["identity"] in text
+    assert "`quantize` itself was not scored: these are the scores of `sft`." in text
     assert "| Exact match, thinking off | 93 % | 87–96 | 40 |" in text
     assert "- Of 1 families of held-out tasks 0 reach 80% exact match." in text
     assert "- Harmless twins refused: 25 % (1 of 4)." in text
     assert "- On documents it is no better than a 3-gram model" in text and "1.800 bits per byte" in text
     assert "| stdlib | 806 | 11.8 MB | PSF-2.0 100 % |" in text
     assert "4 of 4 prompts of sft_data are those of held-out tasks" in text
-    assert "Quantisation" not in text and "compressed-tensors" not in text
+    assert "- compressed-tensors" in text
+    assert "4-bit experts, 8-bit attention and dense layers, 8-bit tokens; scales by flex awq ssz" in text
+    assert "calibrated on 9,000 tokens, 3 to 70 an expert, 1 of 4 experts on all tokens" in text
+    assert "| w4a8 | 3.03 | +1.00 % (+0.50 to +1.50) |" in text and "| float | 3 | – |" in text
     for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block
 
 
-def test_a_checkpoint_that_was_not_scored_is_described_by_the_last_that_was(folders, tmp_path):
-    (folders["distill"] / "config.json").write_text("{}")
-    write(folders, tmp_path)
-    text = (tmp_path / "model_card.md").read_text()
-    assert "tiny/distill" in text
-    assert "`distill` itself was not scored: these are the scores of `sft`." in text
+def test_a_recipe_without_quantisation_shows_nothing_of_it(folders, tmp_path):
+    del folders["quantize"]
+    page, text, _ = write(folders, tmp_path)
+    card = (tmp_path / "model_card.md").read_text()
+    assert "# A title & more: tiny/sft" in card and "was not scored" not in card
+    assert not [part for part in (page, text, card) if "uantisation" in part or "compressed-tensors" in part]
+
+
+def test_quantised_models_stand_beside_the_float_one(folders, tmp_path):
+    page, _, _ = write(folders, tmp_path)
+    shown = words(page)
+    assert "float 3 20 – – 1.50 9.0 MB 2.00 W4A8 3.03 +1.00 % (+0.50 to +1.50) 20.4" in shown
+    assert "98 % 97 % 1.40 1.4 MB 0.31" in shown
+    assert "W4A8 flex awq ssz, rotated 9,000 4 3 to 70 1 0" in shown
+    assert "ffn 12.5 3.1" in shown  # kurtosis
+    assert "Every score beside sft" in shown and "Perplexity on held-out documents +1.20 %" in shown
+    assert "Loaded by: W4A8: model.hub." in shown
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_no_code(folders, tmp_path):
