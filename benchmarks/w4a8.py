@@ -6,7 +6,8 @@
 ``exact`` compares kernels on the card with the integer reference on the CPU, to the bit. ``expert`` times one
 expert's matrices (INT4 weights, rounding of the tokens included) beside bf16 cuBLAS and ``torch._int_mm``,
 and ``humming`` the same by Humming where humming-kernels can be imported. ``layer`` times layers of 256
-experts beside the bf16 layer over ``torch._grouped_mm``; ``linear`` int8 attention and dense matrices.
+experts beside the bf16 layer over ``torch._grouped_mm``, ``even`` eight experts of as many rows each, and
+``linear`` int8 attention and dense matrices.
 
 Every time is of replayed CUDA graphs that go through several copies of the weights, so that the L2 cache
 holds none: the median, and the tenth and ninetieth percentile of repeats.
@@ -188,6 +189,36 @@ def layer(peers: set[str]) -> Iterator[Row]:
                 yield {"experts": E, "tokens": M, "work": name, **time_in_turn(calls, 10)}
 
 
+def even(peers: set[str]) -> Iterator[Row]:
+    """Eight experts of M rows each: the layer's arithmetic at a given number of rows an expert."""
+    from model.kernels.experts.triton import routed_experts
+    from model.kernels.w4a8_experts.triton import w4a8_experts
+
+    packed = random_bytes(K, 2 * F, D // 2), random_bytes(K, D, F // 2)
+    scales = torch.rand(K, 2 * F, 1, device=DEVICE) * 1e-3, torch.rand(K, D, 1, device=DEVICE) * 1e-3
+    gate_up, down = (
+        torch.randn(*shape, device=DEVICE, dtype=BF16) * 0.02 for shape in ((K, 2 * F, D), (K, D, F))
+    )
+    for M in ROWS:
+        x, weight = torch.randn(M, D, device=DEVICE, dtype=BF16), torch.rand(M, K, device=DEVICE)
+        index = torch.rand(M, K, device=DEVICE).argsort(-1)
+        runs = {
+            "ours, w4a8": partial(w4a8_experts, x, index, weight, packed[0], scales[0], packed[1], scales[1]),
+            "bf16, torch._grouped_mm": partial(routed_experts, x, index, weight, gate_up, down),
+            "bf16 cuBLAS, expert by expert": partial(one_by_one, x, gate_up, down),
+        }
+        for name, run in runs.items():
+            with torch.no_grad():
+                yield {"experts": K, "rows of each": M, "work": name, **time_in_turn([run] * 4)}
+
+
+def one_by_one(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> list[torch.Tensor]:
+    """The products and SwiGLU alone: no sorting, no weighted sum."""
+    from model.kernels.experts.triton import swiglu
+
+    return [swiglu(x @ gate_up[e].t()) @ down[e].t() for e in range(len(down))]
+
+
 def linear(peers: set[str]) -> Iterator[Row]:
     for name, (N, width) in LINEAR_SHAPES.items():
         bf16 = [torch.randn(N, width, device=DEVICE, dtype=BF16) for _ in range(copies(2 * N * width))]
@@ -204,7 +235,7 @@ def random_bytes(*shape: int) -> torch.Tensor:
     return torch.randint(0, 256, shape, device=DEVICE, dtype=torch.uint8)
 
 
-SUITES = {"expert": expert, "layer": layer, "linear": linear, "humming": humming}
+SUITES = {"expert": expert, "even": even, "layer": layer, "linear": linear, "humming": humming}
 
 
 def main() -> int:

@@ -36,14 +36,23 @@ def quantize(x_MK, early: bool = False):
     values = torch.empty(M, K, dtype=torch.int8, device=x_MK.device)
     scale = torch.empty(M, 1, dtype=torch.float32, device=x_MK.device)
     if M:
-        _quantize_kernel[(M,)](x_MK, values, scale, K=K, EARLY=early, **row_block(K))
+        _quantize_kernel[(M,)](x_MK, values, scale, K=K, **row_block(K, early))
     return values, scale
 
 
-def row_block(columns: int) -> dict:
+def row_block(columns: int, early: bool) -> dict:
     """A whole row in one program."""
     block = max(16, triton.next_power_of_2(columns))
-    return dict(BLOCK=block, num_warps=max(1, min(16, block // 512)), enable_fp_fusion=False)
+    return dict(BLOCK=block, num_warps=max(1, min(16, block // 512)), **launch(early))
+
+
+def launch(early: bool) -> dict:
+    """Options of every kernel here. ``early``: it may be started before the kernel in front of it has ended,
+    and waits for that one's end itself (Hopper's programmatic dependent launch).
+    """
+    early = early and not INTERPRETED and torch.cuda.get_device_capability()[0] >= 9
+    options = dict(EARLY=early, COMPILED=not INTERPRETED, enable_fp_fusion=False)
+    return options | (dict(launch_pdl=True) if early else {})
 
 
 class Tiling(NamedTuple):
@@ -55,7 +64,8 @@ class Tiling(NamedTuple):
     split: int = 1
     warps: int = 4
     stages: int = 4
-    early: bool = False  # start, and fetch weights into the cache, while the tokens are still being rounded
+    early: bool = True  # start, and fetch weights into the cache, while the kernel before still runs
+    add: bool = False
 
 
 class Groups(NamedTuple):
@@ -101,8 +111,14 @@ def _workspace(tiling: Tiling, tiles: int, rows: int, N: int, device: torch.devi
     if tiling.split == 1:
         return None, None
     needed = tiles * triton.cdiv(N, tiling.block_n)
+    if tiling.add:
+        key = (device, rows * N)
+        if key not in _COUNTERS:
+            _COUNTERS[key] = torch.zeros(rows * N, dtype=torch.int32, device=device)
     if device not in _COUNTERS or len(_COUNTERS[device]) < needed:
         _COUNTERS[device] = torch.zeros(max(4096, needed), dtype=torch.int32, device=device)
+    if tiling.add:
+        return _COUNTERS[key], _COUNTERS[device]
     return torch.empty(tiling.split, rows, N, dtype=torch.int32, device=device), _COUNTERS[device]
 
 
@@ -117,29 +133,56 @@ def _launch(
         token, weight.view(torch.int8), out, partial, counter, token_scale, scale, source, *tables, rows,
         N=N, K=token.shape[1], W=W, COPIES=copies, GROUPED=groups is not None, SCALED=scale is not None,
         SPLIT=tiling.split, BLOCK_N=tiling.block_n, BLOCK_M=tiling.block_m, BLOCK_K=tiling.block_k,
-        EARLY=tiling.early, COMPILED=not INTERPRETED, num_warps=tiling.warps, num_stages=tiling.stages,
-        enable_fp_fusion=False, **(dict(launch_pdl=True) if tiling.early else {}),
+        ADD=tiling.add, num_warps=tiling.warps, num_stages=tiling.stages, **launch(tiling.early),
     )  # fmt: skip
 
 
 @triton.jit
-def _quantize_kernel(x, values, scale, K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def _quantize_kernel(
+    x, values, scale, K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
     k = tl.arange(0, BLOCK)
-    quantize_row(
-        tl.load(x + row * K + k, mask=k < K, other=0.0).to(tl.float32), values + row * K, scale + row, k, K
-    )
+    begin(EARLY)
+    value = tl.load(x + row * K + k, mask=k < K, other=0.0).to(tl.float32)
+    quantize_row(value, values + row * K, scale + row, k, K, COMPILED)
 
 
 @triton.jit
-def quantize_row(x, values, scale, k, K: tl.constexpr):
+def quantize_row(x, values, scale, k, K: tl.constexpr, COMPILED: tl.constexpr):
     """Store a row as int8 with its scale."""
     s = tl.maximum(tl.div_rn(tl.max(tl.abs(x)), 127.0), FLOOR)
-    rounded = (tl.div_rn(x, s) + ROUND) - ROUND
+    rounded = (divide(x, s, COMPILED) + ROUND) - ROUND
     tl.store(values + k, tl.minimum(tl.maximum(rounded, -127.0), 127.0).to(tl.int8), mask=k < K)
     tl.store(scale, s)
+
+
+@triton.jit
+def divide(x, y, COMPILED: tl.constexpr):
+    """x / y, correctly rounded wherever the quotient and its error are normal numbers. Without the special
+    cases of ``div_rn``, which take a slow way for every zero.
+    """
+    if COMPILED:
+        inverse = 1.0 / y
+        inverse = tl.fma(tl.fma(-y, inverse, 1.0), inverse, inverse)
+        quotient = x * inverse
+        quotient = tl.fma(tl.fma(-quotient, y, x), inverse, quotient)
+        return tl.fma(tl.fma(-quotient, y, x), inverse, quotient)
+    return tl.div_rn(x, y)
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):
+    """Let the next kernel start, and wait for the one before."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.constexpr_function
+def triton_power(count):
+    """The least power of two that is not below."""
+    return 1 << (count - 1).bit_length()
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -147,7 +190,8 @@ def _product_kernel(
     token, weight, out, partial, counter, token_scale, weight_scale, source, tile_expert, tile_first,
     expert_stop, rows, N: tl.constexpr, K: tl.constexpr, W: tl.constexpr, COPIES: tl.constexpr,
     GROUPED: tl.constexpr, SCALED: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
+    COMPILED: tl.constexpr,
 ):  # fmt: skip
     PACKED: tl.constexpr = W < K
     N_TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -156,6 +200,16 @@ def _product_kernel(
     tile_n = tl.program_id(0) % N_TILES
     split = tl.program_id(0) // N_TILES % SPLIT
     tile = tl.program_id(0) // (N_TILES * SPLIT)
+    n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
+    if EARLY and not GROUPED and W % 128 == 0 and EVEN:
+        tl.extra.cuda.gdc_launch_dependents()
+        LINES: tl.constexpr = STEPS * BLOCK_K // 128
+        line = tl.minimum(tl.arange(0, triton_power(LINES)), LINES - 1)
+        _prefetch(
+            weight + tl.minimum(n, N - 1)[:, None] * W + split * (STEPS * BLOCK_K) + line[None, :] * 128
+        )
+    begin(EARLY)
     if GROUPED:
         expert = tl.load(tile_expert + tile).to(tl.int64)
         if expert < 0:
@@ -164,35 +218,28 @@ def _product_kernel(
         stop = tl.load(expert_stop + expert)
     else:
         expert, first, stop = tile.to(tl.int64) * 0, tile * BLOCK_M, rows
-    n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     a = first + tl.arange(0, BLOCK_M)
     row = tl.minimum(a, stop - 1)  # rows behind the last are copies of it and are not stored
     if COPIES > 0:
         row = tl.load(source + row) // COPIES
-    k = split * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
     weight += expert * (N * W)
     at_weight = weight + tl.minimum(n, N - 1)[:, None] * W + k[None, :]
-    at_token = token + row.to(tl.int64)[None, :] * K + k[:, None]
-    if EARLY:
-        if EVEN and W % 16 == 0:
-            _prefetch(weight + tl.minimum(n, N - 1) * W + split * (STEPS * BLOCK_K), STEPS * BLOCK_K)
-        tl.extra.cuda.gdc_wait()
+    # Of packed weights both halves of a token meet one tile of bytes.
+    HALVES: tl.constexpr = 2 if PACKED else 1
+    both = tl.arange(0, HALVES * BLOCK_K)
+    inner = split * (STEPS * BLOCK_K) + both % BLOCK_K
+    at_token = token + row.to(tl.int64)[None, :] * K + (inner + both // BLOCK_K * W)[:, None]
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
     for step in range(STEPS):
         if EVEN:
             w = tl.load(at_weight)
             t = tl.load(at_token)
         else:
-            inside = k + step * BLOCK_K < W
-            w = tl.load(at_weight, mask=inside[None, :], other=0)
-            t = tl.load(at_token, mask=inside[:, None], other=0)
+            w = tl.load(at_weight, mask=(k + step * BLOCK_K < W)[None, :], other=0)
+            t = tl.load(at_token, mask=(inner + step * BLOCK_K < W)[:, None], other=0)
         if PACKED:
-            if EVEN:
-                t_high = tl.load(at_token + W)
-            else:
-                t_high = tl.load(at_token + W, mask=inside[:, None], other=0)
-            total = tl.dot(_low(w, COMPILED), t, total, out_dtype=tl.int32)
-            total = tl.dot(_high(w, COMPILED), t_high, total, out_dtype=tl.int32)
+            pair = tl.join(_low(w, COMPILED), _high(w, COMPILED)).permute(0, 2, 1)
+            total = tl.dot(pair.reshape(BLOCK_N, 2 * BLOCK_K), t, total, out_dtype=tl.int32)
         else:
             total = tl.dot(w, t, total, out_dtype=tl.int32)
         at_weight += BLOCK_K
@@ -204,20 +251,23 @@ def _product_kernel(
     else:
         last = True
         if SPLIT > 1:
-            tl.store(partial + split * (rows.to(tl.int64) * N) + place, total, mask=stored)
+            if ADD:
+                tl.atomic_add(partial + place, total, mask=stored, sem="relaxed")
+            else:
+                tl.store(partial + split * (rows.to(tl.int64) * N) + place, total, mask=stored)
             tl.debug_barrier()  # all of this program's stores are before its count
             done = tl.atomic_add(counter + tile * N_TILES + tile_n, 1, sem="acq_rel")
             last = done == SPLIT - 1
         if last:
             if SPLIT > 1:
-                total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
-                for part in tl.static_range(SPLIT):
-                    total += tl.load(
-                        partial + part * (rows.to(tl.int64) * N) + place,
-                        mask=stored,
-                        other=0,
-                        cache_modifier=".cg",
-                    )
+                if ADD:
+                    total = tl.load(partial + place, mask=stored, other=0, cache_modifier=".cg")
+                    tl.store(partial + place, tl.zeros([BLOCK_N, BLOCK_M], tl.int32), mask=stored)
+                else:
+                    total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
+                    for part in tl.static_range(SPLIT):
+                        at_part = partial + part * (rows.to(tl.int64) * N) + place
+                        total += tl.load(at_part, mask=stored, other=0, cache_modifier=".cg")
                 tl.store(counter + tile * N_TILES + tile_n, 0)
             if PACKED:
                 total = total >> 4
@@ -227,12 +277,11 @@ def _product_kernel(
 
 
 @triton.jit
-def _prefetch(pointers, size: tl.constexpr):
-    """Bring ``size`` bytes behind each pointer into the L2 cache."""
+def _prefetch(pointers):
+    """Bring the line behind each pointer into the L2 cache."""
     tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
-        [pointers.to(tl.int64), tl.full(pointers.shape, size, tl.int32)], dtype=tl.int32, is_pure=False,
-        pack=1,
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], dtype=tl.int32,
+        is_pure=False, pack=1,
     )  # fmt: skip
 
 

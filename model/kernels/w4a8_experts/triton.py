@@ -12,7 +12,17 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.int8_linear.triton import Groups, Tiling, quantize, quantize_row, row_block, sums
+from model.kernels.int8_linear.triton import (
+    Groups,
+    Tiling,
+    begin,
+    divide,
+    launch,
+    quantize,
+    quantize_row,
+    row_block,
+    sums,
+)
 from model.kernels.w4a8_experts import reference
 
 LOG2_E = tl.constexpr(reference.LOG2_E)
@@ -49,14 +59,14 @@ def w4a8_experts(
     inner_scale = torch.empty(M * K, dtype=torch.float32, device=x_MD.device)
     _swiglu_kernel[(M * K,)](
         total, groups.source_A, index_MK, token_scale, gate_up_scale_EG1, inner, inner_scale, M * K,
-        F=G // 2, K=K, SPLIT=first.split, SHIFT=_shift(gate_up), **row_block(G // 2),
+        F=G // 2, K=K, SPLIT=first.split, SHIFT=_shift(gate_up), **row_block(G // 2, first.early),
     )  # fmt: skip
     total = sums(inner, down, M * K, second_groups, second)
     out = torch.empty(M, D, dtype=x_MD.dtype, device=x_MD.device)
     block = min(1024, triton.next_power_of_2(D))
     _combine_kernel[(M, triton.cdiv(D, block))](
         total, place, index_MK, inner_scale, down_scale_ED1, weight_MK.float().contiguous(), out, M * K,
-        D=D, K=K, SPLIT=second.split, SHIFT=_shift(down), BLOCK=block, num_warps=4, enable_fp_fusion=False,
+        D=D, K=K, SPLIT=second.split, SHIFT=_shift(down), BLOCK=block, num_warps=4, **launch(second.early),
     )  # fmt: skip
     return out
 
@@ -170,9 +180,11 @@ def _tile_kernel(
 @triton.jit(do_not_specialize=["A"])
 def _swiglu_kernel(
     total, source, index, token_scale, weight_scale, inner, inner_scale, A, F: tl.constexpr, K: tl.constexpr,
-    SPLIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+    SPLIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    COMPILED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    begin(EARLY)
     choice = tl.load(source + row)
     expert = tl.load(index + choice).to(tl.int64)
     scale = tl.load(token_scale + choice // K)
@@ -195,18 +207,20 @@ def _swiglu_kernel(
     part = power - whole
     exponential = ((((((C0 * part + C1) * part + C2) * part + C3) * part + C4) * part) + C5) * part + C6
     two_power = ((whole.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
-    value = tl.div_rn(gate, exponential * two_power + 1.0) * up
-    quantize_row(value, inner + row * F, inner_scale + row, f, F)
+    value = divide(gate, exponential * two_power + 1.0, COMPILED) * up
+    quantize_row(value, inner + row * F, inner_scale + row, f, F, COMPILED)
 
 
 @triton.jit(do_not_specialize=["A"])
 def _combine_kernel(
     total, place, index, inner_scale, weight_scale, factor, out, A, D: tl.constexpr, K: tl.constexpr,
-    SPLIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+    SPLIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    COMPILED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     result = tl.zeros([BLOCK], tl.float32)
+    begin(EARLY)
     for k in tl.static_range(K):
         row = tl.load(place + token * K + k).to(tl.int64)
         expert = tl.load(index + token * K + k).to(tl.int64)
