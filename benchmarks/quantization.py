@@ -4,12 +4,12 @@
     python -m benchmarks.quantization --recipe small --checkpoint artifacts/small/sft --device cuda
 
 Calibrates on chats and pre-training text of the recipe's artifacts and compares on held-out rows of both, as
-stage ``quantize`` does, with real integer arithmetic. Everything is done twice: on the checkpoint as it is,
-and with outliers put in, since small models have few (``--share`` of the features of every norm, of the
-attention's values and of what the down projections read are ``--outliers`` times as large; the float function
-stays the same). Writes ``<out>.json`` and ``<out>.md``. A change is that of the perplexity, with a paired
-95 % interval over the rows; "kl" is the mean divergence of the next token's distribution from the float
-model's on those rows, in nats.
+stage ``quantize`` does, with real integer arithmetic (on CUDA beside bfloat16). Everything is done twice: on
+the checkpoint as it is, and with outliers put in, since small models have few (``--share`` of the features of
+every norm, of the attention's values and of what the down projections read are ``--outliers`` times as large;
+the float function stays the same). Writes ``<out>.json`` and ``<out>.md``. A change is that of the
+perplexity, with a paired 95 % interval over the rows; "kl" is the mean divergence of the next token's
+distribution from the float model's on those rows, in nats.
 """
 
 import argparse
@@ -38,12 +38,14 @@ from pipeline.recipe import load_recipe
 from pipeline.recipe.quantization import Calibration, HeldOut
 from tasks.quantization.comparison import Comparison
 from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
+from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
 
 RESULT = Path("benchmarks/results/quantization")
 METHODS = ("minmax", "ssz", "awq", "flex_awq_ssz", "gptq")
 # Kinds of matrices that a rotation's effect reaches: what they read is a norm's output.
 ROTATED = ("attention.q_down", "attention.kv_down", "attention.q_up", "ffn.gate_up", "ffn.shared.gate_up")
+KEPT = ("kurtosis", "pooled", "rounded_to_nearest")  # of the quantiser's facts
 COLUMNS = (
     "perplexity_chat", "perplexity_chat_change", "perplexity_text", "perplexity_text_change",
     "kl", "kurtosis_rotated", "kurtosis_all", "topk_overlap", "router_agreement", "accept_length",
@@ -135,16 +137,17 @@ def ablate(
     model: Transformer, batches: list[torch.Tensor], comparison: Comparison, min_tokens: int
 ) -> Iterator[dict[str, Any]]:
     """A row for the float model and one for each variant."""
-    yield {"name": "float", **comparison.row(model), **summary(measure_kurtosis(model, batches))}
+    kurtosis = summary(measure_kurtosis(model, batches))
+    yield {"name": "float", **comparison.row(for_inference(copy.deepcopy(model))), **kurtosis}
     for name, scheme in variants(min_tokens):
         start = time.perf_counter()
         floats, tensors, facts = quantize_model(model, batches, scheme)
         seconds = time.perf_counter() - start
         install(floats, tensors)
         yield {
-            "name": name, "method": scheme.method, "rotation": scheme.rotation, **comparison.row(floats),
-            **summary(facts["kurtosis"]["after"]),
-            "quantize_seconds": seconds, "facts": facts,
+            "name": name, "method": scheme.method, "rotation": scheme.rotation,
+            **comparison.row(for_inference(floats)), **summary(facts["kurtosis"]["after"]),
+            "quantize_seconds": seconds, **{key: facts[key] for key in KEPT},
         }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from pipeline.recipe.quantization import QuantizeSection
 from pipeline.stage import Context, run_stage
 from tasks.quantization.comparison import Comparison
 from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
+from tasks.training.precision import for_inference
 from tasks.training.setup import load_model, pick_device
 
 PARENT = "distill"
@@ -35,13 +36,14 @@ W8A8 = "w8a8"
 def run(context: Context) -> dict[str, float]:
     """Quantise, write, load what was written, and compare it with the float parent."""
     section: QuantizeSection = context.section
-    parent = context.inputs[PARENT]
-    model, tokenizer = load_model(parent, torch.device("cpu")), Tokenizer.load(parent)
+    parent, device = context.inputs[PARENT], pick_device()
+    model, tokenizer = load_model(parent, device), Tokenizer.load(parent)
     chats = chat_rows(
         context.inputs["sft_data"] / "chats.jsonl", tokenizer, context.recipe.sft,
         section.heldout.chats, section.calibration.chats,
     )  # fmt: skip
     batches = calibration_batches(chats.calibration, context.inputs["pretrain_data"], section.calibration)
+    batches = [batch.to(device) for batch in batches]
     schemes = schemes_of(section, context.seed)
     folders = {name: context.out / (W8A8 if name == W8A8 else "") for name in schemes}
     facts = {}
@@ -58,7 +60,7 @@ def run(context: Context) -> dict[str, float]:
     rows = []
     for name, folder in {"float": parent, **folders}.items():
         context.progress.update("compare", len(rows), len(folders) + 1, "model", name)
-        row = comparison.row(load_model(folder, pick_device()).eval())
+        row = comparison.row(for_inference(load_model(folder, device)).eval())
         rows.append({"name": name, **row, **sizes(folder, parent, model, schemes.get(name))})
     _write_json(context.out / "quantization.json", rows)
     context.facts["loaded_by"] = {name: "model.hub, to compute with integers" for name in schemes}
