@@ -38,6 +38,11 @@ def megabytes(value: float | None) -> str:
     return "–" if value is None else f"{value / 1e6:,.1f} MB" if value < 1e9 else f"{value / 2**30:,.1f} GiB"
 
 
+def number(value: float) -> str:
+    """Four digits, and whole numbers from a thousand on."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def operations(value: float | None) -> str:
     """FLOPs with a prefix: ``4.5 T``, ``12 P``."""
     if value is None:

@@ -111,10 +111,8 @@ def render(template: str, values: dict[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=template.endswith(".html.jinja"),
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {
-        "duration": formats.duration, "count": formats.count, "megabytes": formats.megabytes,
-        "operations": formats.operations, "score": formats.score, "marked": formats.marked,
-    }  # fmt: skip
+    shapes = ("duration", "count", "megabytes", "number", "operations", "score", "marked")
+    environment.filters |= {name: getattr(formats, name) for name in shapes}
     environment.globals |= {
         "interval": formats.interval, "difference": difference, "verdicts": WORDS,
         "style": (FOLDER / "style.css").read_text(),
