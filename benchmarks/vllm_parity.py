@@ -92,8 +92,10 @@ def versions(python: Path) -> dict[str, str]:
     return json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
 
 
-def random_checkpoints(folder: Path, dtype: torch.dtype) -> tuple[Path, Path]:
-    """Two folders of one shape with matrices so large that every path matters."""
+def random_checkpoints(folder: Path, dtype: torch.dtype, scale: float = 8) -> tuple[Path, Path]:
+    """Two folders of one shape with matrices ``scale`` times as large as at the start of training, by default
+    so large that every path matters.
+    """
     folders = folder / "first", folder / "second"
     for seed, each in enumerate(folders):
         each.mkdir(parents=True)
@@ -104,7 +106,7 @@ def random_checkpoints(folder: Path, dtype: torch.dtype) -> tuple[Path, Path]:
         with torch.no_grad():
             for value in model.parameters():
                 if value.dim() > 1:
-                    value.mul_(8)
+                    value.mul_(scale)
             for router in model.routers():
                 router.bias.copy_(0.2 * torch.randn(router.bias.shape, generator=generator))
         save_folder(model.to(dtype), each)

@@ -1,6 +1,7 @@
 """A vLLM server as a child process, for rollouts, tests and benchmarks: ``with serving(folder) as url``."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -53,7 +54,11 @@ def _wait_for(url: str, process: subprocess.Popen, log: IO[str]) -> None:
                 return
         time.sleep(0.5)
     log.seek(0)
-    raise RuntimeError(f"vLLM's server did not start; the end of what it said:\n{log.read()[-3000:]}")
+    said = log.read()
+    # A worker's own error stands far above what the server makes of it.
+    errors = re.findall(r"\bERROR\b.*?\b([A-Z]\w*(?:Error|Exception): .+)", said)
+    cause = f" ({errors[0]})" if errors else ""
+    raise RuntimeError(f"vLLM's server did not start{cause}; the end of what it said:\n{said[-3000:]}")
 
 
 def _end(process: subprocess.Popen) -> None:
