@@ -125,7 +125,7 @@ def exact() -> Iterator[Row]:
 
 
 def expert(peers: set[str]) -> Iterator[Row]:
-    from model.kernels.int8_linear.triton import quantize
+    from model.kernels.int8_linear.rows import quantize
 
     for N, width in EXPERT_SHAPES:
         size = N * width

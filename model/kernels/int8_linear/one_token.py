@@ -1,7 +1,8 @@
 """An integer linear layer of a single token on CUDA: the contract is ``reference.int8_linear``, bit for bit.
 
-A pass of one kernel, since starting two takes as long as reading a weight of a few million values. Every program
-rounds the whole token for itself while its weights are on the way, and multiplies four bytes at a time (dp4a).
+A pass of one kernel, since starting two takes as long as reading a weight of a few million values. Every
+program rounds the whole token for itself while its weights are on the way, and multiplies four bytes at a
+time (dp4a).
 
 K input features, N output features, W bytes of a weight row.
 """
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.int8_linear.triton import FLOOR, INTERPRETED, ROUND, divide, launch
+from model.kernels.int8_linear.rows import FLOOR, ROUND, divide, launch
 
 LONGEST = 16_384  # bytes of a weight row that a program's registers hold for a few outputs
 

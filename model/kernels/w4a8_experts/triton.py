@@ -12,17 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.int8_linear.triton import (
-    Groups,
-    Tiling,
-    begin,
-    divide,
-    launch,
-    quantize,
-    quantize_row,
-    row_block,
-    sums,
-)
+from model.kernels.int8_linear.product import Groups, Tiling, sums
+from model.kernels.int8_linear.rows import begin, divide, launch, quantize, quantize_row, row_block
 from model.kernels.w4a8_experts import reference
 
 LOG2_E = tl.constexpr(reference.LOG2_E)

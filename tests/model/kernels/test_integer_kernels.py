@@ -8,6 +8,9 @@ pytest.importorskip("triton")
 from model.kernels.experts.reference import routed_experts
 from model.kernels.int8_linear import reference as linear_reference
 from model.kernels.int8_linear import triton as linear
+from model.kernels.int8_linear.one_token import one_token
+from model.kernels.int8_linear.product import Tiling
+from model.kernels.int8_linear.rows import quantize
 from model.kernels.w4a8_experts import reference as experts_reference
 from model.kernels.w4a8_experts import triton as experts
 from model.quantization.rounding import dequantize, minmax_scale, quantize_tokens, quantize_weight
@@ -78,14 +81,23 @@ def test_linear_kernel(device, draw, rows, split, bits):
     moved = [t.to(device) for t in (x, weight, scale)]
     assert torch.equal(linear.int8_linear(*moved).cpu(), expected)
     for again in range(2):  # the second finds the counters as the first left them
-        value = linear.int8_linear(*moved, linear.Tiling(16, 16, 32, split))
+        value = linear.int8_linear(*moved, Tiling(16, 16, 32, split))
         assert torch.equal(value.cpu(), expected), again
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_one_token(device, draw, bits):
+    x = draw(1, 136).cpu()
+    values, scale = quantized(draw, 21, 136, bits=bits)
+    weight = stored(values, bits)
+    expected = linear_reference.int8_linear(x, weight, scale)
+    assert torch.equal(one_token(*(t.to(device) for t in (x, weight, scale))).cpu(), expected)
 
 
 def test_tokens_are_rounded_as_everywhere(device, draw):
     x = draw(6, 50).cpu() * torch.logspace(-12, 6, 6).unsqueeze(1)
     x[2] = 0.0
-    values, scale = linear.quantize(x.to(device))
+    values, scale = quantize(x.to(device))
     expected, expected_scale = quantize_tokens(x)
     assert torch.equal(values.cpu(), expected) and torch.equal(scale.cpu(), expected_scale)
 
@@ -101,7 +113,7 @@ def test_experts_kernel(device, draw, bits, M, K, idle):
 def test_experts_kernel_in_parts_and_unlike_tiles(device, draw):
     arguments = layer(draw, 9, 72, 68, 3, 2)
     expected = experts_reference.w4a8_experts(*arguments)
-    tilings = linear.Tiling(32, 16, 32, 2), linear.Tiling(16, 32, 32, 2)
+    tilings = Tiling(32, 16, 32, 2), Tiling(16, 32, 32, 2)
     value = experts.w4a8_experts(*(t.to(device) for t in arguments), tilings=tilings)
     assert torch.equal(value.cpu(), expected)
 
