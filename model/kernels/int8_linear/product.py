@@ -1,4 +1,4 @@
-"""Integer products on CUDA: int8 tokens times int8 or packed 4-bit weights of one matrix, or of many (experts).
+"""Integer products on CUDA: int8 tokens times int8 or packed 4-bit weights of one matrix, or of experts.
 
 The weights are the matrix unit's left operand, so that 4-bit values are widened in registers, by one shift
 and one mask for four of them: a value becomes 16 times itself, and the sums lose the factor again at the end.
