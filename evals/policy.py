@@ -79,6 +79,10 @@ class Policy(Protocol):
         """Likelihood of the first ``max_tokens`` tokens of each text as the beginning of a document."""
         ...
 
+    def chat_nats(self, chats: list[Chat], mode: Mode) -> list[np.ndarray]:
+        """Of each chat the nats of every token that the model itself has to sample, in order."""
+        ...
+
     def indexer_quality(self, texts: list[str], max_tokens: int) -> list[IndexerQuality]:
         """Only where ``attentions`` holds "sparse"."""
         ...

@@ -37,7 +37,7 @@ def perplexity_change(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {**row, "name": "perplexity", **{key: 2 ** row[key] - 1 for key in ("change", "low", "high")}}
         for row in rows
-        if (row["suite"], row["name"]) == ("bits_per_byte", "per_token")
+        if row["name"] == "per_token"
     ]
 
 

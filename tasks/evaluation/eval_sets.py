@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from environments.interface import Task
 from environments.sandbox.choose import open_backend
 from environments.snippets import Runner, runner
+from evals.answers import OracleAnswers
 from evals.attempts import Item
 from evals.bits_per_byte import BitsPerByte
 from evals.documents import Document
@@ -27,6 +28,7 @@ from tasks.training.stages import BASE_STAGES
 
 # Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
 CHARACTERS_PER_TOKEN = 6
+ANSWERED_ITEMS = 4  # of a family
 SCRIPTED_ITEMS = 3  # of a family and mode
 SAMPLED_MODE = "interleaved"  # in which reasoning is trained
 
@@ -76,8 +78,10 @@ class EvalSets:
         if self.problems:
             samples, length = section.humaneval_samples, section.humaneval_new_tokens
             suites.append(HumanEval(self.problems, samples, length, _sandboxes))
+        if not base:
+            suites.append(OracleAnswers(self._in_one_mode(ANSWERED_ITEMS)))
         if not base and section.sampled_items_per_family:
-            tasks = [i for i in self._tasks(section.sampled_items_per_family) if i.mode == SAMPLED_MODE]
+            tasks = self._in_one_mode(section.sampled_items_per_family)
             suites.append(SampledEnvironments(tasks, section.samples_per_task, new_tokens))
         return suites
 
@@ -99,6 +103,9 @@ class EvalSets:
                 self.left_out["humaneval"] = str(error)
                 return []
         return problems
+
+    def _in_one_mode(self, count: int) -> list[Item]:
+        return [item for item in self._tasks(count) if item.mode == SAMPLED_MODE]
 
     def _tasks(self, count: int) -> list[Item]:
         """Of each family and mode ``count``, the same tasks in every mode."""

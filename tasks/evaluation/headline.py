@@ -13,6 +13,10 @@ CHOSEN = {
         "indexer_kl": "indexer_kl", "topk_recall": "topk_recall",
     },
     "long_context": {"dense/all": "long_dense", "sparse/all": "long_sparse", "window/all": "long_window"},
+    "ruler": {"dense/all": "ruler_dense", "sparse/all": "ruler_sparse", "window/all": "ruler_window"},
+    "humaneval": {"pass@1": "humaneval_pass_1", "parses": "humaneval_parses"},
+    "answers": {"per_token": "answer_bits"},
+    "sampled": {"mean/all": "sampled_mean", "mean/unseen": "sampled_unseen"},
     "environments": {
         **{f"exact/{mode}": f"exact_{mode}" for mode in MODES},
         **{f"valid/{mode}": f"valid_{mode}" for mode in MODES},

@@ -78,6 +78,12 @@ class LocalPolicy:
             for row, logprobs in zip(rows, score(self.model, rows, attention=attention), strict=True)
         ]
 
+    def chat_nats(self, chats: list[Chat], mode: Mode) -> list[np.ndarray]:
+        rendered = [render(self.tokenizer, chat.messages, chat.tools, mode) for chat in chats]
+        logprobs = score(self.model, [chat.ids for chat in rendered], attention=self.attentions[0])
+        masks = [np.array(chat.train[1:], dtype=bool) for chat in rendered]
+        return [-values[mask] for values, mask in zip(logprobs, masks, strict=True)]
+
     @torch.inference_mode()
     def indexer_quality(self, texts: list[str], max_tokens: int) -> list[IndexerQuality]:
         """One text a pass: a value of each text is wanted, and the model gives means over a batch."""

@@ -22,10 +22,13 @@ from environments.ruler.material import Material
 from environments.ruler.tasks import make_item
 from evals.policy import Chat
 from model.chat.files import save_chat_files
+from model.chat.renderer import render
 from model.chat.tokenizer import Tokenizer
 from model.config import SPECIAL_TOKENS, preset
 from model.hub import save_folder
 from model.loss import next_targets, training_losses
+from model.quantization.quantize import quantize_model
+from model.quantization.scheme import Scheme
 from model.transformer import Transformer
 from pipeline import artifacts
 from pipeline.errors import UserError
@@ -44,8 +47,8 @@ EXAMINED = select(environments(), load_recipe("tiny").eval_sets.environments)
 
 LENGTH, SEED = 64, 3
 SECTION = {
-    "checkpoints": list(CHECKPOINT_STAGES), "documents_per_source": 3, "length": 48, "long_length": 96,
-    "long_documents": 4, "long_context_items": 1, "long_context_new_tokens": 4, "items_per_family": 2,
+    "checkpoints": [*CHECKPOINT_STAGES, "quantize"], "documents_per_source": 3, "length": 48,
+    "long_length": 96, "long_documents": 4, "long_context_items": 1, "long_context_new_tokens": 4, "items_per_family": 2,
     "base_items_per_family": 1, "max_new_tokens": 6, "samples_kept": 2, "sampled_items_per_family": 1,
     "samples_per_task": 2,
 }  # fmt: skip
@@ -148,8 +151,8 @@ def publish(root: Path, stage: str, fill, **record) -> None:
     artifacts.publish(draft, final, {"stage": stage, "identity": stage, "metrics": {}, **record})
 
 
-def write_checkpoint(folder: Path, model: Transformer, tokenizer_json: str) -> None:
-    save_folder(model, folder)
+def write_checkpoint(folder: Path, model: Transformer, tokenizer_json: str, integers=None) -> None:
+    save_folder(model, folder, integers)
     (folder / "tokenizer.json").write_text(tokenizer_json)
     save_chat_files(folder, model.config.max_positions)
 
@@ -171,6 +174,11 @@ def root(tmp_path, monkeypatch, tokenizer_json, stream, models) -> Path:
             tmp_path, name, lambda folder, name=name: write_checkpoint(folder, models[name], tokenizer_json),
             sections={"pretrain": section}, inputs={"pretrain_data": "content"}, seed=SEED,
         )  # fmt: skip
+    floats, integers, _ = quantize_model(models["distill"], [], Scheme("minmax", rotation=False))
+    publish(
+        tmp_path, "quantize", lambda folder: write_checkpoint(folder, floats, tokenizer_json, integers),
+        sections={}, inputs={"distill": "content"}, seed=SEED,
+    )  # fmt: skip
     return tmp_path
 
 
@@ -186,10 +194,10 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     for row in scores["rows"]:
         if row["low"] is not None:
             assert row["low"] <= row["value"] + 1e-9 and row["value"] <= row["high"] + 1e-9
-    for name in CHECKPOINT_STAGES:
+    for name in SECTION["checkpoints"]:
         assert {row["suite"] for row in scores["rows"] if row["checkpoint"] == name} == {
             "bits_per_byte", "sparse_attention", "long_context", "ruler", "environments",
-            *(() if name in BASE_STAGES else ("sampled", "arena")),
+            *(() if name in BASE_STAGES else ("answers", "sampled", "arena")),
         }  # fmt: skip
     assert ("pretrain", "sparse_attention", "indexer_kl") not in rows
     assert ("sft", "sparse_attention", "topk_recall") in rows
@@ -198,8 +206,15 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     scripted = {(row["checkpoint"], row["suite"], row["name"]): row["value"] for row in scores["scripted"]}
     for suite, name in (("environments", "exact/off"), ("long_context", "dense/all"), ("ruler", "dense/all")):
         assert scripted["oracle", suite, name] == 1.0 and scripted["nop", suite, name] == 0.0
-    assert {r["name"] for r in scores["arena"]["ratings"]} == set(CHECKPOINT_STAGES) - set(BASE_STAGES)
-    assert scores["arena"]["ties"] == scores["arena"]["battles"]  # their weights are the same
+    assert {r["name"] for r in scores["arena"]["ratings"]} == set(SECTION["checkpoints"]) - set(BASE_STAGES)
+    assert (
+        scores["arena"]["wins"]["sft"]["distill"] == scores["arena"]["wins"]["distill"]["sft"]
+    )  # same weights
+    beside = {(row["suite"], row["name"]): row for row in scores["beside_parent"]}
+    assert {(row["before"], row["after"]) for row in beside.values()} == {("distill", "quantize")}
+    for suite in ("bits_per_byte", "answers"):
+        assert 0 < abs(beside[suite, "perplexity"]["change"]) < 0.5
+        assert beside[suite, "perplexity"]["low"] < beside[suite, "perplexity"]["high"]
     # Base checkpoints are asked fewer tasks, and scores of different items are not compared.
     compared = {(change["after"], change["suite"]) for change in scores["changes"]}
     assert ("dsa_adapt", "environments") in compared and ("sft", "environments") not in compared
@@ -265,6 +280,11 @@ def test_the_policy_measures_the_indexer_and_marks_what_is_sampled(models, token
     )
     segments = policy.segments(chat, "interleaved")
     assert [text for text, trained in segments if trained] == ["t</think>2"]
+    rendered = render(policy.tokenizer, chat.messages, None, "interleaved")
+    with torch.no_grad():
+        logits = policy.model.logits(policy.model(torch.tensor([rendered.ids])).hidden_BTD)[0].log_softmax(-1)
+    wanted = [-float(logits[t - 1, rendered.ids[t]]) for t, on in enumerate(rendered.train) if on]
+    assert policy.chat_nats([chat], "interleaved")[0] == pytest.approx(wanted, rel=1e-4)
     dense = policy.logprobs(["import os\n" * 20], 40, "dense")[0].nats
     window = policy.logprobs(["import os\n" * 20], 40, "window")[0].nats
     assert np.allclose(dense[:15], window[:15], atol=1e-5) and not np.allclose(dense, window, atol=1e-3)
