@@ -52,7 +52,7 @@ def find(recipe: str) -> Release:
     report = artifacts.artifact_dir(recipe, "report")
     facts = artifacts.verify(report)["facts"]
     if "released" not in facts:
-        raise UserError(f"{report} describes no checkpoint: train one, then run stage report")
+        raise UserError(f"{report} is about no checkpoint: run stage report again once one is trained")
     folder = artifacts.artifact_dir(recipe, facts["released"])
     record = artifacts.verify(folder)
     if record["content"] != facts["content"]:

@@ -91,7 +91,7 @@ def test_the_command_says_what_cannot_be_released():
 
 def test_there_must_be_a_report_of_a_checkpoint(root):
     publish(root, "report", {"model_card.md": "# A card\n"})
-    with pytest.raises(UserError, match="describes no checkpoint: train one, then run stage report"):
+    with pytest.raises(UserError, match="is about no checkpoint: run stage report again once one is trained"):
         find("tiny")
     (root / "artifacts/tiny/report/record.json").unlink()
     with pytest.raises(UserError, match="report is not finished"):
