@@ -23,7 +23,7 @@ from model.transformer import Block, Transformer
 
 ROWS = 1024  # inputs of a matrix that are kept as they are
 
-KURTOSIS_TOKENS = 4096
+KURTOSIS_TOKENS = 2048
 
 
 class Inputs:
@@ -81,6 +81,7 @@ class BlockInputs:
     """Of one block: by its weights' names, and for experts a list by expert."""
 
     hessians: bool
+    outputs: list[torch.Tensor] = field(default_factory=list)  # the states behind the block
     linear: dict[str, Inputs] = field(default_factory=dict)
     experts: dict[str, list[Inputs]] = field(default_factory=dict)
     counts: list[int] = field(default_factory=list)  # tokens that chose each expert
@@ -120,11 +121,11 @@ class Walk:
         self._states = [model.embed(batch) for batch in batches]
 
     def through(self, block: Block) -> list[torch.Tensor]:
+        """The states behind this block; the walk stays before it."""
         return [block(x, view, self._options)[0] for x, view in zip(self._states, self._views, strict=True)]
 
-    def step(self, block: Block) -> None:
-        """Go on behind this block."""
-        self._states = self.through(block)
+    def go_on(self, states: list[torch.Tensor]) -> None:
+        self._states = states
 
 
 def observe(walk: Walk, block: Block, prefix: str, *, min_tokens: int, hessians: bool = False) -> BlockInputs:
@@ -141,7 +142,7 @@ def observe(walk: Walk, block: Block, prefix: str, *, min_tokens: int, hessians:
     if isinstance(block.ffn, MoE):
         hooks.append(block.ffn.router.register_forward_hook(_expert_hook(found, block.ffn, f"{prefix}ffn")))
     try:
-        walk.through(block)
+        found.outputs = walk.through(block)
     finally:
         for hook in hooks:
             hook.remove()
@@ -163,7 +164,7 @@ def measure_kurtosis(model: Transformer, batches: list[torch.Tensor]) -> dict[st
         for name, inputs in each.items():
             kind = name.removeprefix(prefix).removesuffix(".weight")
             kinds.setdefault(kind, []).extend(one.kurtosis for one in inputs if one.tokens)
-        walk.step(block)
+        walk.go_on(found.outputs)
     return {kind: sum(values) / len(values) for kind, values in sorted(kinds.items())}
 
 
@@ -211,7 +212,8 @@ def _pool(found: BlockInputs, moe: MoE, name: str, min_tokens: int) -> None:
         )
     # The shared expert reads what the router and all experts read.
     everything = found.linear[f"{name}.shared.gate_up.weight"]
-    found.pooled = [expert for expert, count in enumerate(found.counts) if count < min_tokens]
+    fewest = max(min_tokens, 1)
+    found.pooled = [expert for expert, count in enumerate(found.counts) if count < fewest]
     for expert in found.pooled:
         found.experts[f"{name}.gate_up"][expert] = everything
         inner = found.inputs(moe.down.shape[-1], moe.down.device)

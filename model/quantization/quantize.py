@@ -95,7 +95,8 @@ def _calibrate(
             facts["pooled"][f"{prefix}ffn"] = found.pooled
         _smooth(block, prefix, found, scheme, facts)
         rounded = _round_block(block, prefix, found, scheme, facts)
-        walk.step(_with_weights(block, prefix, rounded))
+        if block is not model.blocks[-1]:
+            walk.go_on(walk.through(_with_weights(block, prefix, rounded)))
         tensors |= rounded
     return tensors
 
