@@ -48,7 +48,8 @@ EXAMINED = select(environments(), load_recipe("tiny").eval_sets.environments)
 LENGTH, SEED = 64, 3
 SECTION = {
     "checkpoints": [*CHECKPOINT_STAGES, "quantize"], "documents_per_source": 3, "length": 48,
-    "long_length": 96, "long_documents": 4, "long_context_items": 1, "long_context_new_tokens": 4, "items_per_family": 2,
+    "long_length": 96, "long_documents": 4, "long_context_items": 1, "long_context_new_tokens": 4,
+    "items_per_family": 2,
     "base_items_per_family": 1, "max_new_tokens": 6, "samples_kept": 2, "sampled_items_per_family": 1,
     "samples_per_task": 2,
 }  # fmt: skip
