@@ -15,7 +15,7 @@ import datetime
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -54,13 +54,13 @@ def measure(run: Callable[[], None], tokens: int, repeats: int) -> dict[str, obj
     }  # fmt: skip
 
 
-def ours(repeats: int) -> Iterator[dict[str, object]]:
+def ours(repeats: int, lengths: Iterable[int], only: str) -> Iterator[dict[str, object]]:
     from model.loss import next_targets, training_losses
     from model.transformer import Transformer
 
     model = Transformer(ANCHOR, indexer=True).to("cuda", torch.bfloat16)
     torch.utils.deterministic.fill_uninitialized_memory = False  # an aid for debugging that costs time
-    for length in LENGTHS:
+    for length in lengths:
         tokens = torch.randint(0, ANCHOR.vocab_size, (1, length), device="cuda")
         target = next_targets(tokens)
         for name, attention, indexer, recompute, fixed in (
@@ -70,6 +70,8 @@ def ours(repeats: int) -> Iterator[dict[str, object]]:
             ("sparse + KL", "sparse", True, False, False),
             ("sparse, recomputed", "sparse", False, True, False),
         ):
+            if only not in (name, ""):
+                continue
             model.recompute = recompute
             torch.use_deterministic_algorithms(fixed, warn_only=True)
 
@@ -96,7 +98,9 @@ def as_graph(step: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def peer(repeats: int) -> Iterator[dict[str, object]]:
+def peer(repeats: int, lengths: Iterable[int], only: str) -> Iterator[dict[str, object]]:
+    if only:
+        return
     from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
     from model.hub.config import config_json
@@ -108,7 +112,7 @@ def peer(repeats: int) -> Iterator[dict[str, object]]:
         torch.set_default_dtype(torch.bfloat16)
         model = GlmMoeDsaForCausalLM(config)
         torch.set_default_dtype(torch.float32)
-    for length in LENGTHS:
+    for length in lengths:
         tokens = torch.randint(0, ANCHOR.vocab_size, (1, length), device="cuda")
 
         def step(tokens=tokens):
@@ -122,14 +126,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="tokens, with commas")
+    parser.add_argument("--only", default="", help='one of our variants and no peer, such as "sparse"')
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("benchmarks.train needs a CUDA device, and torch sees none", file=sys.stderr)
         return 2
+    lengths = [int(length) for length in options.lengths.split(",")]
     results = {"environment": environment(), "rows": []}
     for rows in (ours, peer):
         try:
-            for row in rows(options.repeats):
+            for row in rows(options.repeats, lengths, options.only):
                 results["rows"].append(row)
                 print(f"{row['model']:32s} {row['length']:6d} tokens {row['ms']:9.2f} ms "
                       f"{row['tokens_per_s']:8,d} tok/s {row['peak_gib']:6.2f} GiB", flush=True)  # fmt: skip

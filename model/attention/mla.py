@@ -41,7 +41,7 @@ Mode = Literal["dense", "sparse", "window", "random"]
 LATENT_NORM_EPS = 1e-6
 # Up to this many keys of a document a CUDA device computes whole tiles of them quicker than it gathers the
 # selected ones.
-EXPANDED_KEYS = 2048
+EXPANDED_KEYS = 4096
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@ forward pass, chunk by chunk of queries, so that nothing of size T x S outlives 
 only scales them.
 
 Of each chunk the head-summed attention (the target) is written once, in float32, and overwritten by the
-gradient of the scores. Gradients to the indexer's keys are summed in a fixed order.
+gradient of the scores. Gradients to the indexer's keys are summed in a fixed order under the dense loss, and
+under the sparse one with atomics unless ``torch.use_deterministic_algorithms`` asks for an order.
 
 B batch, T queries, S keys, N heads, H qk head dim, X = C + R absorbed qk dim, I indexer heads, J indexer dim,
 K top-k.
@@ -13,12 +14,17 @@ import torch
 import triton
 import triton.language as tl
 
+from model.kernels.indexer_loss.hopper import launch_target
 from model.kernels.sparse_mla.backward import sum_by_key
+from model.kernels.sparse_mla.hopper import fits
+from model.kernels.sparse_mla.selection import flatten
 
 _INTERPRET = triton.knobs.runtime.interpret
 LOG2E = tl.constexpr(1.4426950408889634)
 # Bytes of target (dense) or of key contributions (sparse) held at once.
 WORKSPACE = 1 << 28
+# Keys of a tile, warps and pipeline stages of the sparse loss.
+SPARSE_KL = (64, 4, 2)
 
 
 def dense_indexer_loss(q_BTNH, k_BSNH, scale, iq_BTIJ, ik_BSJ, iw_BTI, start_BT, stop_BT):
@@ -259,33 +265,37 @@ def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
     loss = torch.zeros(B, T, dtype=torch.float32, device=device)
     diq, diw = torch.zeros_like(iq, dtype=torch.float32), torch.zeros(B, T, I, device=device)
     dik = torch.zeros(B * S, J, dtype=torch.float32, device=device)
-    valid = (index >= 0).any(-1)
     if rows == 0 or K == 0:
-        return loss, valid, (diq, dik.view(B, S, J), diw)
-    flat = torch.where(
-        index >= 0, index + torch.arange(B, device=device, dtype=torch.int32).view(B, 1, 1) * S, -1
-    )
-    flat = flat.view(rows, K)
-    chunk = max(1, min(rows, WORKSPACE // (K * (4 + J * iq.element_size()))))
+        return loss, (index >= 0).any(-1), (diq, dik.view(B, S, J), diw)
+    flat, used = flatten(index, S)
+    fixed = torch.are_deterministic_algorithms_enabled()
+    chunk = max(1, min(rows, WORKSPACE // (K * (4 + (J * iq.element_size() if fixed else 0)))))
     target = torch.empty(chunk, K, dtype=torch.float32, device=device)
-    each = torch.empty(chunk * K, J, dtype=iq.dtype, device=device)
+    each = torch.empty(chunk * K, J, dtype=iq.dtype, device=device) if fixed else dik
     block_n = max(16, min(64, triton.next_power_of_2(N)))
     low = 1 << (X.bit_length() - 1)
+    hopper = lse_BTN is not None and N == 64 and fits(q, 512)
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
-        _sparse_target_kernel[(count,)](
-            q, kv, flat, lse_BTN if lse_BTN is not None else loss, target, row, scale, K, N=N, X=X, LOW=low,
-            HIGH=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n, BS=64,
-            HAS_LSE=lse_BTN is not None, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4, num_stages=2,
-        )  # fmt: skip
+        if hopper:
+            launch_target(q, kv, flat, used, lse_BTN, target, row, count, scale)
+        else:
+            _sparse_target_kernel[(count,)](
+                q, kv, flat, used, lse_BTN if lse_BTN is not None else loss, target, row, scale, K, N=N, X=X,
+                LOW=low, HIGH=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n, BS=64,
+                HAS_LSE=lse_BTN is not None, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4,
+                num_stages=2,
+            )  # fmt: skip
+        tile, warps, stages = SPARSE_KL
         _sparse_kl_kernel[(count,)](
-            iq, ik, iw, flat, target, loss, diq, diw, each, row, K, I=I, J=J, BLOCK_I=max(16, I), BS=64,
-            UPCAST=_INTERPRET, num_warps=4, num_stages=2,
+            iq, ik, iw, flat, used, target, loss, diq, diw, each, row, K, I=I, J=J, BLOCK_I=max(16, I),
+            BS=tile, ATOMIC=not fixed, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
         )  # fmt: skip
-        key, order = flat[row : row + count].reshape(-1).sort(stable=True)
-        edge = torch.searchsorted(key, torch.arange(B * S + 1, device=device, dtype=torch.int32))
-        sum_by_key(each, order, edge, dik)
-    return loss, valid, (diq, dik.view(B, S, J), diw)
+        if fixed:
+            key, order = flat[row : row + count].reshape(-1).sort(stable=True)
+            edge = torch.searchsorted(key, torch.arange(B * S + 1, device=device, dtype=torch.int32))
+            sum_by_key(each, order, edge, dik)
+    return loss, used.view(B, T) > 0, (diq, dik.view(B, S, J), diw)
 
 
 @triton.jit
@@ -303,13 +313,14 @@ def _selected_scores(
 
 @triton.jit
 def _sparse_target_kernel(
-    q, kv, flat, lse, target, row0, scale, K, N: tl.constexpr, X: tl.constexpr, LOW: tl.constexpr,
+    q, kv, flat, used, lse, target, row0, scale, K, N: tl.constexpr, X: tl.constexpr, LOW: tl.constexpr,
     HIGH: tl.constexpr, BLOCK_N: tl.constexpr, BS: tl.constexpr, HAS_LSE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Mean over heads of each head's softmax over the query's selected rows."""
     local = tl.program_id(0).to(tl.int64)
     row = row0 + local
     lane = tl.arange(0, BS)
+    last = tl.load(used + row)
     for n0 in tl.static_range(0, N, BLOCK_N):
         head = n0 + tl.arange(0, BLOCK_N)
         q_low = _block(q + row * N * X, head, head < N, X, LOW, LOW, UPCAST)
@@ -319,7 +330,7 @@ def _sparse_target_kernel(
         else:
             m = tl.full([BLOCK_N], -1e38, tl.float32)
             norm = tl.zeros([BLOCK_N], tl.float32)
-            for k0 in range(0, K, BS):
+            for k0 in range(0, last, BS):
                 s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
                 score = _selected_scores(q_low, q_high, kv, s, X, LOW, HIGH, UPCAST) * (scale * LOG2E)
                 score = tl.where((s >= 0)[None, :], score, float("-inf"))
@@ -328,7 +339,7 @@ def _sparse_target_kernel(
                 m = m_new
             log = m + tl.log2(tl.where(norm == 0.0, 1.0, norm))
         log = tl.where(log == float("-inf"), 0.0, log)
-        for k0 in range(0, K, BS):
+        for k0 in range(0, last, BS):
             s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
             score = _selected_scores(q_low, q_high, kv, s, X, LOW, HIGH, UPCAST) * (scale * LOG2E)
             p = tl.exp2(score - log[:, None])
@@ -342,11 +353,12 @@ def _sparse_target_kernel(
 
 @triton.jit
 def _sparse_kl_kernel(
-    iq, ik, iw, flat, target, loss, diq, diw, each, row0, K,
-    I: tl.constexpr, J: tl.constexpr, BLOCK_I: tl.constexpr, BS: tl.constexpr, UPCAST: tl.constexpr,
+    iq, ik, iw, flat, used, target, loss, diq, diw, each, row0, K,
+    I: tl.constexpr, J: tl.constexpr, BLOCK_I: tl.constexpr, BS: tl.constexpr, ATOMIC: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """KL of one query over its selected keys, its gradient to the indexer's query and weights, and its
-    contribution to each selected key.
+    contribution to each selected key: added to ``each`` (keys, J), or written to (rows, K, J).
     """
     local = tl.program_id(0).to(tl.int64)
     row = row0 + local
@@ -354,39 +366,49 @@ def _sparse_kl_kernel(
     iq_tile = _block(iq + row * I * J, i, i < I, J, J, J, UPCAST)
     w = tl.load(iw + row * I + i, mask=i < I, other=0.0).to(tl.float32)
     lane = tl.arange(0, BS)
-    m = tl.full([], -1e38, tl.float32)
-    norm = tl.zeros([], tl.float32)
-    cross = tl.zeros([], tl.float32)
-    mass = tl.zeros([], tl.float32)
-    for k0 in range(0, K, BS):
+    last = tl.load(used + row)
+    # Softmax and sums of each lane alone; the lanes meet behind the loop.
+    m = tl.full([BS], -1e38, tl.float32)
+    norm = tl.zeros([BS], tl.float32)
+    cross = tl.zeros([BS], tl.float32)
+    mass = tl.zeros([BS], tl.float32)
+    for k0 in range(0, last, BS):
         s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
         ik_tile = _block(ik, tl.where(s >= 0, s, 0), s >= 0, J, J, J, UPCAST)
-        dot = tl.dot(iq_tile, tl.trans(ik_tile), input_precision="ieee")
-        score = tl.sum(tl.maximum(dot, 0.0) * w[:, None], 0)
+        dot = tl.dot(ik_tile, tl.trans(iq_tile), input_precision="ieee")
+        score = tl.sum(tl.maximum(dot, 0.0) * w[None, :], 1)
         p = tl.load(target + local * K + k0 + lane, mask=s >= 0, other=0.0)
-        cross += tl.sum(tl.where(p > 0.0, p * (tl.log(tl.where(p > 0.0, p, 1.0)) - score), 0.0))
-        mass += tl.sum(p)
+        cross += tl.where(p > 0.0, p * (tl.log(tl.where(p > 0.0, p, 1.0)) - score), 0.0)
+        mass += p
         score = tl.where(s >= 0, score, float("-inf"))
-        m_new = tl.maximum(m, tl.max(score))
-        norm = norm * tl.exp(m - m_new) + tl.sum(tl.exp(score - m_new))
+        m_new = tl.maximum(m, score)
+        norm = norm * tl.exp(m - m_new) + tl.exp(score - m_new)
         m = m_new
-    lse = m + tl.log(tl.where(norm == 0.0, 1.0, norm))
-    tl.store(loss + row, tl.where(norm == 0.0, 0.0, cross + mass * lse))
-    dq_tile = tl.zeros([BLOCK_I, J], tl.float32)
-    dw = tl.zeros([BLOCK_I], tl.float32)
+    top = tl.max(m)
+    total = tl.sum(norm * tl.exp(m - top))
+    share = tl.sum(mass)
+    lse = top + tl.log(tl.where(total == 0.0, 1.0, total))
+    tl.store(loss + row, tl.where(total == 0.0, 0.0, tl.sum(cross) + share * lse))
+    dq = tl.zeros([J, BLOCK_I], tl.float32)
+    dw = tl.zeros([BS, BLOCK_I], tl.float32)
     j = tl.arange(0, J)
-    for k0 in range(0, K, BS):
+    for k0 in range(0, last, BS):
         s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
         ik_tile = _block(ik, tl.where(s >= 0, s, 0), s >= 0, J, J, J, UPCAST)
-        dot = tl.dot(iq_tile, tl.trans(ik_tile), input_precision="ieee")
-        score = tl.sum(tl.maximum(dot, 0.0) * w[:, None], 0)
+        dot = tl.dot(ik_tile, tl.trans(iq_tile), input_precision="ieee")
+        active = tl.maximum(dot, 0.0)
+        score = tl.sum(active * w[None, :], 1)
         p = tl.load(target + local * K + k0 + lane, mask=s >= 0, other=0.0)
-        grad = tl.where(s >= 0, tl.exp(score - lse) * mass - p, 0.0)
-        dw += tl.sum(tl.maximum(dot, 0.0) * grad[None, :], 1)
-        dx = tl.where(dot > 0.0, grad[None, :] * w[:, None], 0.0).to(ik_tile.dtype)
-        dq_tile = tl.dot(dx, ik_tile, dq_tile, input_precision="ieee")
-        piece = tl.dot(tl.trans(dx), iq_tile, input_precision="ieee")
-        at = each + (local * K + k0 + lane)[:, None] * J + j[None, :]
-        tl.store(at, piece.to(each.dtype.element_ty), mask=(k0 + lane < K)[:, None])
-    tl.store(diq + (row * I + i)[:, None] * J + j[None, :], dq_tile, mask=(i < I)[:, None])
-    tl.store(diw + row * I + i, dw, mask=i < I)
+        grad = tl.where(s >= 0, tl.exp(score - lse) * share - p, 0.0)
+        dw += active * grad[:, None]
+        dx = tl.where(dot > 0.0, grad[:, None] * w[None, :], 0.0).to(ik_tile.dtype)
+        dq = tl.dot(tl.trans(ik_tile), dx, dq, input_precision="ieee")
+        piece = tl.dot(dx, iq_tile, input_precision="ieee")
+        if ATOMIC:
+            at = each + tl.where(s >= 0, s, 0).to(tl.int64)[:, None] * J + j[None, :]
+            tl.atomic_add(at, piece, mask=(s >= 0)[:, None], sem="relaxed")
+        else:
+            at = each + (local * K + k0 + lane)[:, None] * J + j[None, :]
+            tl.store(at, piece.to(each.dtype.element_ty), mask=(k0 + lane < K)[:, None])
+    tl.store(diq + (row * I + i)[None, :] * J + j[:, None], dq, mask=(i < I)[None, :])
+    tl.store(diw + row * I + i, tl.sum(dw, 0), mask=i < I)

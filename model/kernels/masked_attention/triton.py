@@ -2,7 +2,7 @@
 
 Tiles of keys that no query of a block sees are skipped, so packed documents cost what they hold. Selections
 are read as bits, a word for 32 keys. Every sum has a fixed order: the gradients of queries, of keys and of
-values come from a kernel each, whose programs own what they sum.
+values come from kernels whose programs own what they sum: one each, or on Hopper one for keys and values.
 
 B batch, T queries, S keys, N heads, H qk head dim, V value head dim, K selected keys, W words of bits.
 """
@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from model.kernels.masked_attention import reference
+from model.kernels.masked_attention.hopper import fits, launch_key_value_gradients
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -77,6 +78,9 @@ class _Attention(torch.autograd.Function):
             q, k, v, out, grad, lse, delta, dq, *seen, **sizes, BT=queries, BS=keys, num_warps=warps,
             num_stages=stages,
         )  # fmt: skip
+        if fits(q, v):
+            launch_key_value_gradients(q, k, v, grad, lse, delta, dk, dv, start, stop, bits, ctx.scale)
+            return dq, dk, dv, None, None, None, None
         queries, keys, warps, stages = KEY
         _key_gradient_kernel[(triton.cdiv(S, keys), B * N)](
             q, k, v, grad, lse, delta, dk, *seen, **sizes, BT=queries, BS=keys, num_warps=warps,

@@ -10,13 +10,17 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.sparse_mla.hopper import fits
+from model.kernels.sparse_mla.hopper import FILL, fits
 from model.kernels.sparse_mla.hopper_backward import launch_query_gradient
-from model.kernels.sparse_mla.triton import FILL, LOG2E
+from model.kernels.sparse_mla.selection import flatten
+from model.kernels.sparse_mla.triton import LOG2E
 
 _INTERPRET = triton.knobs.runtime.interpret
 # Bytes held at once: contributions in the deterministic mode, else weights.
 WORKSPACE, WORKSPACE_ATOMIC = 5 << 28, 1 << 28
+# Gradients of keys up to this size stay in the cache while programs add to them in any order. Of more, those
+# programs run together that add to keys of the same rank among the selected: sorted selections meet there.
+IN_CACHE = 40 << 20
 # Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
 FEW_HEADS, MANY_HEADS = (64, 4, 2), (64, 8, 1)
 
@@ -30,8 +34,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     if rows == 0 or K == 0:
         return dq.zero_(), dkv.view(B, S, X).to(kv.dtype)
     # Rows of all batch entries in one numbering, so that a chunk may span entries.
-    offset_B = torch.arange(B, device=q.device, dtype=torch.int32).view(B, 1, 1) * S
-    flat = torch.where(index >= 0, index + offset_B, -1).view(rows, K)
+    flat, used = flatten(index, S)
     held = 2 * K * N * q.element_size() + (K * X * q.element_size() if deterministic else 0)
     chunk = max(1, min(rows, (WORKSPACE if deterministic else WORKSPACE_ATOMIC) // held))
     if FILL < chunk < rows:
@@ -44,20 +47,22 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     block_n, block_c = max(16, min(64, triton.next_power_of_2(N))), triton.next_power_of_2(latent)
     block_r = max(16, triton.next_power_of_2(X - latent))
     tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
+    blocks = triton.cdiv(K, 128)
+    by_rank = not deterministic and dkv.numel() * dkv.element_size() > IN_CACHE
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
         if hopper:
-            launch_query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row, count, scale)
+            launch_query_gradient(q, kv, flat, used, grad_out, out, lse, dq, weights, row, count, scale)
         else:
             _query_kernel[(count, triton.cdiv(N, block_n))](
-                q, kv, flat, grad_out, out, lse, dq, weights, row, scale, N, K, C=latent, R=X - latent,
+                q, kv, flat, used, grad_out, out, lse, dq, weights, row, scale, N, K, C=latent, R=X - latent,
                 BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=tile, UPCAST=_INTERPRET,
                 num_warps=warps, num_stages=stages,
             )  # fmt: skip
-        _key_kernel[(triton.cdiv(K, 128), count)](
+        _key_kernel[(count, blocks) if by_rank else (blocks, count)](
             q, grad_out, weights, flat, each, row, N, K, C=latent, R=X - latent, UPCAST=_INTERPRET,
             BLOCK_N=max(16, triton.next_power_of_2(2 * N)), BLOCK_K=128, COLUMNS=64, ATOMIC=not deterministic,
-            num_warps=8, num_stages=3,
+            BY_RANK=by_rank, num_warps=8, num_stages=3,
         )  # fmt: skip
         if deterministic:
             key, order = flat[row : row + count].reshape(-1).sort(stable=True)
@@ -68,7 +73,7 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
 
 @triton.jit
 def _query_kernel(
-    q, kv, flat, grad_out, out, lse, dq, weights, row0, scale, N, K,
+    q, kv, flat, used, grad_out, out, lse, dq, weights, row0, scale, N, K,
     C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
     UPCAST: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +96,7 @@ def _query_kernel(
     dq_c = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
     dq_r = tl.zeros([BLOCK_N, BLOCK_R], tl.float32)
     lane = tl.arange(0, BLOCK_K)
-    for k0 in range(0, K, BLOCK_K):
+    for k0 in range(0, tl.load(used + row), BLOCK_K):
         s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
         present = s >= 0
         k_row = kv + tl.where(present, s, 0).to(tl.int64)[:, None] * X
@@ -127,37 +132,38 @@ def _tile(row_ptr, column, row_ok, columns, UPCAST: tl.constexpr):
 def _key_kernel(
     q, grad_out, weights, flat, each, row0, N, K,
     C: tl.constexpr, R: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    COLUMNS: tl.constexpr, ATOMIC: tl.constexpr,
+    COLUMNS: tl.constexpr, ATOMIC: tl.constexpr, BY_RANK: tl.constexpr,
 ):  # fmt: skip
     """Contribution of one query to BLOCK_K of its keys, ``ds^T q + p^T grad_out`` summed over heads: one
-    product with the heads counted twice.
+    product with the heads counted twice. BY_RANK counts queries first, then blocks of keys.
     """
     X: tl.constexpr = C + R
-    local = tl.program_id(1).to(tl.int64)
+    local = tl.program_id(0 if BY_RANK else 1).to(tl.int64)
     row = row0 + local
-    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    k = tl.program_id(1 if BY_RANK else 0) * BLOCK_K + tl.arange(0, BLOCK_K)
     s = tl.load(flat + row * K + k, mask=k < K, other=-1)
     keep = s >= 0
     target = tl.where(keep, s, 0).to(tl.int64) if ATOMIC else local * K + k
-    twice = tl.arange(0, BLOCK_N)
-    place = weights + (local * 2 * N + twice)[:, None] * K + k[None, :]
-    weight = tl.load(place, mask=(twice < 2 * N)[:, None] & (k < K)[None, :], other=0.0)
-    if UPCAST:
-        weight = weight.to(tl.float32)
-    right = tl.where(twice < N, q + (row * N + twice) * X, grad_out + (row * N + twice - N) * C)
-    width = tl.where(twice < N, X, tl.where(twice < 2 * N, C, 0))
-    for c0 in range(0, X, COLUMNS):
-        column = c0 + tl.arange(0, COLUMNS)
-        tile = tl.load(right[:, None] + column[None, :], mask=column[None, :] < width[:, None], other=0.0)
+    if tl.max(s) >= 0:
+        twice = tl.arange(0, BLOCK_N)
+        place = weights + (local * 2 * N + twice)[:, None] * K + k[None, :]
+        weight = tl.load(place, mask=(twice < 2 * N)[:, None] & (k < K)[None, :], other=0.0)
         if UPCAST:
-            tile = tile.to(tl.float32)
-        acc = tl.dot(tl.trans(weight), tile, input_precision="ieee")
-        at = each + target[:, None] * X + column[None, :]
-        mask = keep[:, None] & (column < X)[None, :]
-        if ATOMIC:
-            tl.atomic_add(at, acc, mask=mask, sem="relaxed")
-        else:
-            tl.store(at, acc.to(each.dtype.element_ty), mask=mask)
+            weight = weight.to(tl.float32)
+        right = tl.where(twice < N, q + (row * N + twice) * X, grad_out + (row * N + twice - N) * C)
+        width = tl.where(twice < N, X, tl.where(twice < 2 * N, C, 0))
+        for c0 in range(0, X, COLUMNS):
+            column = c0 + tl.arange(0, COLUMNS)
+            tile = tl.load(right[:, None] + column[None, :], mask=column[None, :] < width[:, None], other=0.0)
+            if UPCAST:
+                tile = tile.to(tl.float32)
+            acc = tl.dot(tl.trans(weight), tile, input_precision="ieee")
+            at = each + target[:, None] * X + column[None, :]
+            mask = keep[:, None] & (column < X)[None, :]
+            if ATOMIC:
+                tl.atomic_add(at, acc, mask=mask, sem="relaxed")
+            else:
+                tl.store(at, acc.to(each.dtype.element_ty), mask=mask)
 
 
 def sum_by_key(each, order, edge, total) -> None:

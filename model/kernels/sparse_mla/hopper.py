@@ -10,28 +10,25 @@ The two that use a tile's rows last also gather the tile that comes next in its 
 """
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy
+
+from model.kernels.hopper import available
 
 # Heads of one program, latent, half of it, rotated dims.
 HEADS, LATENT, HALF, ROTATED = gl.constexpr(64), gl.constexpr(512), gl.constexpr(256), gl.constexpr(64)
 LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
 WARPS = 4  # of each of the three warpgroups
-# Gluon is experimental and its names change (3.9 no longer has these copies): with another release of Triton
-# than the one they were tested with, the plain kernels run.
-TRITON = "3.6."
+# Programs that fill the card, one a multiprocessor.
+FILL = 132
 
 
 def fits(q: torch.Tensor, latent: int) -> bool:
     """Whether the kernels take these queries (B, T, N, X)."""
     return (
-        q.is_cuda
-        and triton.__version__.startswith(TRITON)
-        and torch.cuda.get_device_capability(q.device)[0] == 9
-        and q.dtype == torch.bfloat16
+        available(q)
         and q.shape[-2] % HEADS.value == 0
         and latent == LATENT.value
         and q.shape[-1] == LATENT.value + ROTATED.value

@@ -32,19 +32,37 @@ from model.kernels.sparse_mla.hopper import (
 TILES, REGISTERS = (64, 1), (160, 184)
 
 
-def launch_query_gradient(q, kv, flat, grad_out, out, lse, dq, weights, row, count, scale: float) -> None:
+def launch_query_gradient(
+    q, kv, flat, used, grad_out, out, lse, dq, weights, row, count, scale: float
+) -> None:
     """Fills ``count`` rows of dq and of weights (chunk, 2N, K), from row ``row`` on; see
     ``backward.gradients``.
     """
     N, K = q.shape[2], flat.shape[-1]
     _query_gradient[(count, N // HEADS.value)](
-        q, kv, flat, grad_out, out, lse, dq, weights, row, scale, N, K, *TILES, *REGISTERS, num_warps=WARPS
+        q,
+        kv,
+        flat,
+        used,
+        grad_out,
+        out,
+        lse,
+        dq,
+        weights,
+        row,
+        scale,
+        N,
+        K,
+        *TILES,
+        *REGISTERS,
+        num_warps=WARPS,
     )
 
 
 @gluon.jit(do_not_specialize=["row0"])
 def _query_gradient(
-    q, kv, flat, grad_out, out, lse, dq, weights, row0, scale, N, K, TILE: gl.constexpr, COUNT: gl.constexpr,
+    q, kv, flat, used, grad_out, out, lse, dq, weights, row0, scale, N, K,
+    TILE: gl.constexpr, COUNT: gl.constexpr,
     GRADIENT_REGISTERS: gl.constexpr, SCORES_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     X: gl.constexpr = LATENT + ROTATED
@@ -79,6 +97,7 @@ def _query_gradient(
     async_copy.commit_group()
 
     own = flat + row * K
+    last = gl.load(used + row)
     dq_row = dq + base * X
     ds_out = weights + (local * 2 * N + head0) * K
     p_out = ds_out + N.to(gl.int64) * K
@@ -86,12 +105,13 @@ def _query_gradient(
         [
             (
                 _first,
-                (kv, own, K, dq_row, ds_out, k_c, k_r, ds_s, ds_s, full, ready, free, loaded, TILE, COUNT),
+                (kv, own, last, K, dq_row, ds_out, k_c, k_r, ds_s, ds_s, full, ready, free, loaded, TILE,
+                 COUNT),
             ),
-            (_second, (kv, own, K, dq_row, p_out, k_c, k_r, p_s, ds_s, full, ready, free, TILE, COUNT)),
+            (_second, (kv, own, last, K, dq_row, p_out, k_c, k_r, p_s, ds_s, full, ready, free, TILE, COUNT)),
             (
                 _scores,
-                (own, K, scale, lse + base, out + base * LATENT, grad_out + base * LATENT, dq_row,
+                (own, last, scale, lse + base, out + base * LATENT, grad_out + base * LATENT, dq_row,
                  q_c, q_r, g, k_c, k_r, p_s, ds_s, full, ready, free, loaded, TILE, COUNT),
             ),
         ],
@@ -102,7 +122,7 @@ def _query_gradient(
 
 @gluon.jit
 def _scores(
-    flat, K, scale, lse, out, grad, dq, q_c, q_r, g, k_c, k_r, p_s, ds_s, full, ready, free, loaded,
+    flat, last, scale, lse, out, grad, dq, q_c, q_r, g, k_c, k_r, p_s, ds_s, full, ready, free, loaded,
     TILE: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
     """Score gradients (times scale) and probabilities of each tile; the rotated columns of dq."""
@@ -124,9 +144,9 @@ def _scores(
     tile = 0
     phase = 0
     turn = 1
-    s = gl.load(flat + lane, mask=lane < K, other=-1)
+    s = gl.load(flat + lane, mask=lane < last, other=-1)
     mbarrier.wait(loaded, 0)
-    for k0 in range(0, K, TILE):
+    for k0 in range(0, last, TILE):
         mbarrier.wait(full.index(2 * tile), phase)
         fence_async_shared()
         half0 = k_c.index(2 * tile).permute((1, 0))
@@ -140,7 +160,7 @@ def _scores(
         dp = warpgroup_mma(g.index(1), half1, dp, is_async=True)
         present = s >= 0
         ahead = k0 + TILE + lane
-        s = gl.load(flat + ahead, mask=ahead < K, other=-1)
+        s = gl.load(flat + ahead, mask=ahead < last, other=-1)
         score, dp = warpgroup_mma_wait(0, deps=[score, dp])
         p = gl.exp2(score * (scale * LOG2E) - gl.expand_dims(lse2, 1))
         p = gl.where(gl.expand_dims(present, 0), p, 0.0)
@@ -166,27 +186,27 @@ def _scores(
 
 @gluon.jit
 def _first(
-    kv, flat, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, loaded,
+    kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, loaded,
     TILE: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
     async_copy.wait_group(0)
     fence_async_shared()
     gl.thread_barrier()
     mbarrier.arrive(loaded, count=1)
-    _gradient(0, kv, flat, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, TILE, COUNT)
+    _gradient(0, kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, TILE, COUNT)
 
 
 @gluon.jit
 def _second(
-    kv, flat, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free,
+    kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free,
     TILE: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
-    _gradient(1, kv, flat, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, TILE, COUNT)
+    _gradient(1, kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, TILE, COUNT)
 
 
 @gluon.jit
 def _gradient(
-    half: gl.constexpr, kv, flat, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free,
+    half: gl.constexpr, kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free,
     TILE: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
     """Half of the latent columns of dq, and the gather of the same columns. ``own_s`` goes to ``written``."""
@@ -195,16 +215,16 @@ def _gradient(
     export: gl.constexpr = gl.BlockedLayout([1, 8], [256 // TILE, TILE // 8], [4, 1], [1, 0])
     acc = gl.full([HEADS, HALF], 0.0, gl.float32, layout=layout)
     for i in gl.static_range(COUNT):
-        if i * TILE < K:
-            s, s_narrow = selected_rows(flat, i * TILE, K, half, TILE)
+        if i * TILE < last:
+            s, s_narrow = selected_rows(flat, i * TILE, last, half, TILE)
             gather(kv, 0, s, s_narrow, half, k_c.index(2 * i + half), k_r.index(i), full.index(2 * i + half))
     place = written + gl.expand_dims(gl.arange(0, HEADS, layout=gl.SliceLayout(1, export)), 1) * K
     lane = gl.expand_dims(gl.arange(0, TILE, layout=gl.SliceLayout(0, export)), 0)
     tile = 0
     turn = 0
-    for k0 in range(0, K, TILE):
+    for k0 in range(0, last, TILE):
         ahead = k0 + COUNT * TILE
-        s, s_narrow = selected_rows(flat, ahead, K, half, TILE)
+        s, s_narrow = selected_rows(flat, ahead, last, half, TILE)
         mbarrier.wait(ready, turn)
         turn ^= 1
         own = 2 * tile + half
@@ -212,7 +232,7 @@ def _gradient(
         gl.store(place + k0 + lane, own_s.load(export), mask=k0 + lane < K)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(free, count=1)
-        if ahead < K:
+        if ahead < last:
             gather(kv, 0, s, s_narrow, half, k_c.index(own), k_r.index(tile), full.index(own))
         tile += 1
         if tile == COUNT:

@@ -1,7 +1,9 @@
 """Sparse MLA's forward pass for Hopper; see ``hopper.py`` for how the work is shared.
 
 Shared memory: the query (64 heads x 576), two tiles of 64 gathered rows, one tile of weights. While the
-values of tile j are added up, the scores of tile j + 1 are computed and tile j + 2 is on its way.
+values of tile j are added up, the scores of tile j + 1 are computed and tile j + 2 is on its way. A program
+takes one item (a query, 64 of its heads, a split of its keys) after the other, and the first tiles and the
+query of the next are on their way before one ends.
 """
 
 from triton.experimental import gluon
@@ -15,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from model.kernels.sparse_mla.hopper import (
+    FILL,
     HALF,
     HEADS,
     LATENT,
@@ -29,81 +32,68 @@ from model.kernels.sparse_mla.hopper import (
 )
 
 TILE = gl.constexpr(64)
-# Registers of a thread: of the second values' warpgroup, and of the scores'; the first has what is left.
-REGISTERS = (184, 136)
+REGISTERS = (176, 152)
 
 
-def launch(q, kv, index, out, lse, scale: float, splits: int) -> None:
-    """Fills out (splits, B, T, N, C) and lse (splits, B, T, N) from q (B, T, N, X), kv (B, S, X), index (B,
-    T, K).
+def launch(q, kv, index, out, lse, scale: float, splits: int, row0: int, rows: int) -> None:
+    """Fills out (splits, rows, N, C) and lse (splits, rows, N) for ``rows`` queries of q (B, T, N, X), from
+    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K).
     """
-    B, T, N, _ = q.shape
-    _forward[(B * T, N // HEADS.value, splits)](
-        q, kv, index, out, lse, scale * LOG2E.value, T, kv.shape[1], N, index.shape[-1], B * T, splits,
-        *REGISTERS, num_warps=WARPS,
+    N = q.shape[2]
+    items = rows * N // HEADS.value * splits
+    _forward[(min(items, FILL),)](
+        q, kv, index, out, lse, scale * LOG2E.value, q.shape[1], kv.shape[1], N // HEADS.value,
+        index.shape[-1], row0, rows, splits, *REGISTERS, num_warps=WARPS,
     )  # fmt: skip
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["T", "S", "row0", "rows", "splits"])
 def _forward(
-    q, kv, index, out, lse, scale_log2, T, S, N, K, rows, splits,
+    q, kv, index, out, lse, scale_log2, T, S, blocks, K, row0, rows, splits,
     VALUES_REGISTERS: gl.constexpr, SCORES_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    X: gl.constexpr = LATENT + ROTATED
     shared: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     dtype: gl.constexpr = q.dtype.element_ty
-    row = gl.program_id(0)
-    head0 = gl.program_id(1) * HEADS
-    split = gl.program_id(2)
 
     q_c = gl.allocate_shared_memory(dtype, [2, HEADS, HALF], shared)
     q_r = gl.allocate_shared_memory(dtype, [HEADS, ROTATED], shared)
     k_c = gl.allocate_shared_memory(dtype, [4, TILE, HALF], shared)  # tile 0 in halves, tile 1 in halves
     k_r = gl.allocate_shared_memory(dtype, [2, TILE, ROTATED], shared)
     weight = gl.allocate_shared_memory(dtype, [HEADS, TILE], shared)
-    factor = gl.allocate_shared_memory(gl.float32, [3, HEADS], flat)  # of a tile, of the next, of the result
+    factor = gl.allocate_shared_memory(gl.float32, [4, HEADS], flat)  # of a tile, of the next, of two results
     full = gl.allocate_shared_memory(gl.int64, [4, 1], barrier)
-    others = gl.allocate_shared_memory(gl.int64, [5, 1], barrier)
-    scaled, ready, free = others.index(0), others.index(1), others.index(2)
-    loaded, done = others.index(3), others.index(4)
+    # Two where one side may be a turn ahead of the other.
+    scaled = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    done = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    ready, free = others.index(0), others.index(1)
     for i in gl.static_range(4):
         mbarrier.init(full.index(i), count=128)
-    mbarrier.init(scaled, count=1)
+    for i in gl.static_range(2):
+        mbarrier.init(scaled.index(i), count=1)
+        mbarrier.init(done.index(i), count=1)
     mbarrier.init(ready, count=1)
     mbarrier.init(free, count=2)
-    mbarrier.init(loaded, count=1)
-    mbarrier.init(done, count=1)
-
-    q_row = q + (row.to(gl.int64) * N + head0) * X
-    load_heads(q_row, X, q_c.index(0), q_c.index(1))
-    load_rotated(q_row, q_r)
-    async_copy.commit_group()
 
     tiles = gl.cdiv(gl.cdiv(K, TILE), splits)
-    first = split * tiles * TILE
-    last = gl.minimum(first + tiles * TILE, K)
-    base = row // T * S
-    index_row = index + row.to(gl.int64) * K
-    place = (split.to(gl.int64) * rows + row) * N + head0
-    out_row = out + place * LATENT
     gl.warp_specialize(
         [
             (
-                _first_values,
-                (kv, index_row, base, first, last, out_row, k_c, k_r, weight, factor,
-                 full, scaled, ready, free, loaded, done),
+                _values,
+                (0, kv, index, T, S, K, row0, rows, blocks, splits, tiles, out, k_c, k_r, weight, factor,
+                 full, scaled, ready, free, done),
             ),
             (
-                _second_values,
-                (kv, index_row, base, first, last, out_row, k_c, k_r, weight, factor,
+                _values,
+                (1, kv, index, T, S, K, row0, rows, blocks, splits, tiles, out, k_c, k_r, weight, factor,
                  full, scaled, ready, free, done),
             ),
             (
                 _scores,
-                (index_row, scale_log2, first, last, lse + place, q_c, q_r, k_c, k_r, weight, factor,
-                 full, scaled, ready, free, loaded, done),
+                (q, index, scale_log2, K, row0, rows, blocks, splits, tiles, lse, q_c, q_r, k_c, k_r, weight,
+                 factor, full, scaled, ready, free, done),
             ),
         ],
         [4, 4],
@@ -112,119 +102,156 @@ def _forward(
 
 
 @gluon.jit
+def _place(item, row0, rows, blocks, K, tiles):
+    """Row, first and last + 1 selected key of an item; items count blocks of heads, then rows, then
+    splits.
+    """
+    wide = item // blocks
+    split = wide // rows
+    first = split * tiles * TILE
+    return row0 + wide - split * rows, first, gl.minimum(first + tiles * TILE, K)
+
+
+@gluon.jit
+def _load_query(q, item, row, blocks, q_c, q_r):
+    X: gl.constexpr = LATENT + ROTATED
+    source = q + (row.to(gl.int64) * blocks + item % blocks) * HEADS * X
+    load_heads(source, X, q_c.index(0), q_c.index(1))
+    load_rotated(source, q_r)
+    async_copy.commit_group()
+
+
+@gluon.jit
 def _scores(
-    index_row, scale_log2, first, last, lse, q_c, q_r, k_c, k_r, weight, factor, full, scaled, ready, free,
-    loaded, done,
+    q, index, scale_log2, K, row0, rows, blocks, splits, tiles, lse, q_c, q_r, k_c, k_r, weight, factor, full,
+    scaled, ready, free, done,
 ):  # fmt: skip
     """Weights of each tile into ``weight``, and into ``factor`` what the sums so far shrink by."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     head_axis: gl.constexpr = gl.SliceLayout(1, layout)
     lane = gl.arange(0, TILE, layout=gl.SliceLayout(0, layout))
-    m = gl.full([HEADS], float("-inf"), gl.float32, layout=head_axis)
-    norm = gl.full([HEADS], 0.0, gl.float32, layout=head_axis)
     zero = gl.full([HEADS, TILE], 0.0, gl.float32, layout=layout)
+    items = rows * blocks * splits
+    step = gl.num_programs(0)
+    item0 = gl.program_id(0)
+    row, first, last = _place(item0, row0, rows, blocks, K, tiles)
+    _load_query(q, item0, row, blocks, q_c, q_r)
     tile = 0  # which of the two
     phase = 0
-    s = gl.load(index_row + first + lane, mask=first + lane < last, other=-1)
-    mbarrier.wait(loaded, 0)
-    for k0 in range(first, last, TILE):
-        mbarrier.wait(full.index(2 * tile), phase)
-        fence_async_shared()
-        half0 = k_c.index(2 * tile).permute((1, 0))
-        score = warpgroup_mma(q_c.index(0), half0, zero, use_acc=False, is_async=True)
-        mbarrier.wait(full.index(2 * tile + 1), phase)
-        fence_async_shared()
-        half1 = k_c.index(2 * tile + 1).permute((1, 0))
-        score = warpgroup_mma(q_c.index(1), half1, score, is_async=True)
-        score = warpgroup_mma(q_r, k_r.index(tile).permute((1, 0)), score, is_async=True)
-        present = s >= 0
-        ahead = k0 + TILE + lane
-        s = gl.load(index_row + ahead, mask=ahead < last, other=-1)
-        score = warpgroup_mma_wait(0, deps=[score])
-        score = gl.where(gl.expand_dims(present, 0), score * scale_log2, float("-inf"))
-        m_new = gl.maximum(m, gl.max(score, 1))
-        safe = gl.where(m_new == float("-inf"), 0.0, m_new)  # no key so far: exp2(-inf - 0) = 0
-        shrink = gl.exp2(m - safe)
-        m = m_new
-        # Read two tiles ago: ``free`` was waited for since.
-        factor.index(tile).store(shrink)
-        gl.thread_barrier()
-        mbarrier.arrive(scaled, count=1)
-        p = gl.exp2(score - gl.expand_dims(safe, 1))
-        mbarrier.wait(free, 1 - tile)
-        weight.store(p.to(weight.dtype))
+    result = 0
+    for item in range(item0, items, step):
+        row, first, last = _place(item, row0, rows, blocks, K, tiles)
+        index_row = index + row.to(gl.int64) * K
+        s = gl.load(index_row + first + lane, mask=first + lane < last, other=-1)
+        m = gl.full([HEADS], float("-inf"), gl.float32, layout=head_axis)
+        norm = gl.full([HEADS], 0.0, gl.float32, layout=head_axis)
+        async_copy.wait_group(0)
         fence_async_shared()
         gl.thread_barrier()
-        mbarrier.arrive(ready, count=1)
-        norm = norm * shrink + gl.sum(p, 1)
-        phase ^= tile
-        tile ^= 1
-    empty = norm == 0.0
-    factor.index(2).store(gl.where(empty, 0.0, 1.0 / gl.where(empty, 1.0, norm)))
-    gl.thread_barrier()
-    mbarrier.arrive(done, count=1)
-    log = gl.where(empty, float("-inf"), (m + gl.log2(gl.where(empty, 1.0, norm))) * LN2)
-    gl.store(lse + gl.arange(0, HEADS, layout=head_axis), log)
-
-
-@gluon.jit
-def _first_values(
-    kv, index_row, base, first, last, out, k_c, k_r, weight, factor, full, scaled, ready, free, loaded, done
-):
-    async_copy.wait_group(0)
-    fence_async_shared()
-    gl.thread_barrier()
-    mbarrier.arrive(loaded, count=1)
-    _values(
-        0, kv, index_row, base, first, last, out, k_c, k_r, weight, factor, full, scaled, ready, free, done
-    )
-
-
-@gluon.jit
-def _second_values(
-    kv, index_row, base, first, last, out, k_c, k_r, weight, factor, full, scaled, ready, free, done
-):
-    _values(
-        1, kv, index_row, base, first, last, out, k_c, k_r, weight, factor, full, scaled, ready, free, done
-    )
+        for number in range(tiles):
+            mbarrier.wait(full.index(2 * tile), phase)
+            fence_async_shared()
+            half0 = k_c.index(2 * tile).permute((1, 0))
+            score = warpgroup_mma(q_c.index(0), half0, zero, use_acc=False, is_async=True)
+            mbarrier.wait(full.index(2 * tile + 1), phase)
+            fence_async_shared()
+            half1 = k_c.index(2 * tile + 1).permute((1, 0))
+            score = warpgroup_mma(q_c.index(1), half1, score, is_async=True)
+            score = warpgroup_mma(q_r, k_r.index(tile).permute((1, 0)), score, is_async=True)
+            present = s >= 0
+            ahead = first + (number + 1) * TILE + lane
+            s = gl.load(index_row + ahead, mask=ahead < last, other=-1)
+            score = warpgroup_mma_wait(0, deps=[score])
+            score = gl.where(gl.expand_dims(present, 0), score * scale_log2, float("-inf"))
+            m_new = gl.maximum(m, gl.max(score, 1))
+            safe = gl.where(m_new == float("-inf"), 0.0, m_new)  # no key so far: exp2(-inf - 0) = 0
+            shrink = gl.exp2(m - safe)
+            m = m_new
+            # Read two tiles ago: ``free`` was waited for since.
+            factor.index(tile).store(shrink)
+            gl.thread_barrier()
+            mbarrier.arrive(scaled.index(tile), count=1)
+            p = gl.exp2(score - gl.expand_dims(safe, 1))
+            mbarrier.wait(free, 1 - tile)
+            weight.store(p.to(weight.dtype))
+            fence_async_shared()
+            gl.thread_barrier()
+            mbarrier.arrive(ready, count=1)
+            norm = norm * shrink + gl.sum(p, 1)
+            phase ^= tile
+            tile ^= 1
+        if item + step < items:
+            row_next, _, _ = _place(item + step, row0, rows, blocks, K, tiles)
+            _load_query(q, item + step, row_next, blocks, q_c, q_r)
+        empty = norm == 0.0
+        factor.index(2 + result).store(gl.where(empty, 0.0, 1.0 / gl.where(empty, 1.0, norm)))
+        gl.thread_barrier()
+        mbarrier.arrive(done.index(result), count=1)
+        result ^= 1
+        log = gl.where(empty, float("-inf"), (m + gl.log2(gl.where(empty, 1.0, norm))) * LN2)
+        gl.store(lse + item.to(gl.int64) * HEADS + gl.arange(0, HEADS, layout=head_axis), log)
 
 
 @gluon.jit
 def _values(
-    half: gl.constexpr, kv, index_row, base, first, last, out, k_c, k_r, weight, factor, full, scaled, ready,
-    free, done,
+    half: gl.constexpr, kv, index, T, S, K, row0, rows, blocks, splits, tiles, out, k_c, k_r, weight, factor,
+    full, scaled, ready, free, done,
 ):  # fmt: skip
-    """Half of the columns of the result, and the gather of the same columns.
+    """Half of the columns of the result, and the gather of the same columns, two tiles ahead: at an item's
+    end those of the next.
 
     No fence stands before the product: the scores' warpgroup has seen the rows, and fenced before it
     signalled.
     """
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
     head_axis: gl.constexpr = gl.SliceLayout(1, layout)
-    acc = gl.full([HEADS, HALF], 0.0, gl.float32, layout=layout)
+    items = rows * blocks * splits
+    step = gl.num_programs(0)
+    ahead = gl.program_id(0)
+    ahead_tile = 0
     for i in gl.static_range(2):
-        if first + i * TILE < last:
-            s, s_narrow = selected_rows(index_row, first + i * TILE, last, half, TILE)
-            gather(
-                kv, base, s, s_narrow, half, k_c.index(2 * i + half), k_r.index(i), full.index(2 * i + half)
+        if ahead < items:
+            row, first, last = _place(ahead, row0, rows, blocks, K, tiles)
+            s, s_narrow = selected_rows(
+                index + row.to(gl.int64) * K, first + ahead_tile * TILE, last, half, TILE
             )
+            own = 2 * i + half
+            gather(kv, row // T * S, s, s_narrow, half, k_c.index(own), k_r.index(i), full.index(own))
+        ahead_tile += 1
+        ahead = gl.where(ahead_tile == tiles, ahead + step, ahead)
+        ahead_tile = gl.where(ahead_tile == tiles, 0, ahead_tile)
     tile = 0
-    for k0 in range(first, last, TILE):
-        ahead = k0 + 2 * TILE
-        s, s_narrow = selected_rows(index_row, ahead, last, half, TILE)
-        mbarrier.wait(scaled, tile)
-        acc = acc * gl.expand_dims(factor.index(tile).load(head_axis), 1)
-        mbarrier.wait(ready, tile)
-        own = 2 * tile + half
-        acc = warpgroup_mma(weight, k_c.index(own), acc, is_async=True)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(free, count=1)
-        if ahead < last:
-            # Its scores are done with the rotated parts, or there were no weights.
-            gather(kv, base, s, s_narrow, half, k_c.index(own), k_r.index(tile), full.index(own))
-        tile ^= 1
-    mbarrier.wait(done, 0)
-    acc = acc * gl.expand_dims(factor.index(2).load(head_axis), 1)
-    head = gl.expand_dims(gl.arange(0, HEADS, layout=head_axis), 1)
-    column = half * HALF + gl.expand_dims(gl.arange(0, HALF, layout=gl.SliceLayout(0, layout)), 0)
-    gl.store(out + head * LATENT + column, acc.to(out.dtype.element_ty))
+    phase = 0
+    result = 0
+    turn = 0
+    for item in range(gl.program_id(0), items, step):
+        acc = gl.full([HEADS, HALF], 0.0, gl.float32, layout=layout)
+        for _ in range(tiles):
+            row, first, last = _place(gl.minimum(ahead, items - 1), row0, rows, blocks, K, tiles)
+            s, s_narrow = selected_rows(
+                index + row.to(gl.int64) * K, first + ahead_tile * TILE, last, half, TILE
+            )
+            mbarrier.wait(scaled.index(tile), phase)
+            acc = acc * gl.expand_dims(factor.index(tile).load(head_axis), 1)
+            mbarrier.wait(ready, tile)
+            own = 2 * tile + half
+            acc = warpgroup_mma(weight, k_c.index(own), acc, is_async=True)
+            acc = warpgroup_mma_wait(0, deps=[acc])
+            mbarrier.arrive(free, count=1)
+            if ahead < items:
+                # The scores are done with the rotated parts, or there were no weights.
+                gather(kv, row // T * S, s, s_narrow, half, k_c.index(own), k_r.index(tile), full.index(own))
+            ahead_tile += 1
+            ahead = gl.where(ahead_tile == tiles, ahead + step, ahead)
+            ahead_tile = gl.where(ahead_tile == tiles, 0, ahead_tile)
+            phase ^= tile
+            tile ^= 1
+        mbarrier.wait(done.index(result), turn)
+        acc = acc * gl.expand_dims(factor.index(2 + result).load(head_axis), 1)
+        turn ^= result
+        result ^= 1
+        head = gl.expand_dims(gl.arange(0, HEADS, layout=head_axis), 1)
+        column = half * HALF + gl.expand_dims(gl.arange(0, HALF, layout=gl.SliceLayout(0, layout)), 0)
+        gl.store(
+            out + item.to(gl.int64) * HEADS * LATENT + head * LATENT + column, acc.to(out.dtype.element_ty)
+        )

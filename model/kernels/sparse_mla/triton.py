@@ -15,14 +15,12 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.sparse_mla.hopper import fits
+from model.kernels.sparse_mla.hopper import FILL, fits
 from model.kernels.sparse_mla.hopper_forward import launch
 
 _INTERPRET = triton.knobs.runtime.interpret
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# Programs of the forward pass that fill the card; fewer queries are split over their keys.
-FILL = 132
 # Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
 FEW_HEADS, MANY_HEADS = (64, 4, 2), (64, 8, 2)
 
@@ -79,33 +77,53 @@ def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None)
     """
     B, T, N, X = q.shape
     K, rows = index.shape[-1], B * T
-    block_n = max(16, min(64, triton.next_power_of_2(N)))
-    programs = rows * triton.cdiv(N, block_n)
-    if splits is None:
-        splits = max(1, min(FILL // max(programs, 1), triton.cdiv(K, 128)))
     out = torch.empty(B, T, N, latent, dtype=q.dtype, device=q.device)
     lse = torch.empty(B, T, N, dtype=torch.float32, device=q.device)
+    if rows == 0 or N == 0:
+        return out, lse
+    hopper = K > 0 and fits(q, latent) if hopper is None else hopper
+    blocks = triton.cdiv(N, max(16, min(64, triton.next_power_of_2(N))))
+    if splits is None:
+        splits = _splits(rows * blocks, K)
+    # Of many queries the last would have the card almost to themselves: their keys are cut too.
+    last = rows * blocks % FILL // blocks if hopper and splits == 1 and rows * blocks > FILL else 0
+    last = last if _splits(last * blocks, K) > 1 else 0
+    parts = [(0, rows - last, splits), (rows - last, last, _splits(last * blocks, K))]
+    for row0, count, cuts in parts[: 1 + (last > 0)]:
+        target = out.view(rows, N, latent)[row0 : row0 + count], lse.view(rows, N)[row0 : row0 + count]
+        _attend_rows(q, kv, index, *target, scale, row0, count, cuts, hopper)
+    return out, lse
+
+
+def _splits(programs: int, K: int) -> int:
+    return max(1, min(FILL // max(programs, 1), triton.cdiv(K, 128)))
+
+
+def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, splits: int, hopper: bool):
+    """Fills out (rows, N, C) and lse (rows, N) for ``rows`` queries from ``row0`` on; the plain kernel takes
+    all of them.
+    """
+    N, X, K, latent = q.shape[2], q.shape[3], index.shape[-1], out.shape[-1]
     part, part_lse = out, lse
     if splits > 1:
-        part = torch.empty(splits, B, T, N, latent, dtype=torch.float32, device=q.device)
-        part_lse = torch.empty(splits, B, T, N, dtype=torch.float32, device=q.device)
-    hopper = fits(q, latent) if hopper is None else hopper
-    if hopper and rows:
-        launch(q, kv, index, part, part_lse, scale, splits)
-    elif rows and N:
+        part = torch.empty(splits, rows, N, latent, dtype=torch.float32, device=q.device)
+        part_lse = torch.empty(splits, rows, N, dtype=torch.float32, device=q.device)
+    if hopper:
+        launch(q, kv, index, part, part_lse, scale, splits, row0, rows)
+    else:
+        block_n = max(16, min(64, triton.next_power_of_2(N)))
         block_c, block_r = triton.next_power_of_2(latent), max(16, triton.next_power_of_2(X - latent))
         tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
         _forward_kernel[(rows, triton.cdiv(N, block_n), splits)](
-            q, kv, index, part, part_lse, scale * LOG2E.value, T, kv.shape[1], N, K, rows,
+            q, kv, index, part, part_lse, scale * LOG2E.value, q.shape[1], kv.shape[1], N, K, rows,
             C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=tile,
             SPLITS=splits, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
         )  # fmt: skip
-    if splits > 1 and rows and N:
+    if splits > 1:
         _merge_kernel[(rows, N)](
             part, part_lse, out, lse, rows, N,
             C=latent, BLOCK_C=triton.next_power_of_2(latent), SPLITS=splits, num_warps=4,
         )  # fmt: skip
-    return out, lse
 
 
 @triton.jit

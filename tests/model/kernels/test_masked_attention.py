@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from model.kernels.masked_attention import reference
+from model.kernels.masked_attention import hopper, reference
 from model.kernels.masked_attention import triton as kernel
 
 
@@ -59,6 +59,45 @@ def test_fewer_queries_than_keys(device, dtype, bound, draw, error):
     actual = results(kernel.masked_attention, tensors, ranges, grad, dtype)
     for value, wanted in zip(actual, expected, strict=True):
         assert error(value, wanted) < bound
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_seen_keys_as_bits(selected, device):
+    """What the gradients' kernel for Hopper reads: ranges that end inside a word, at its end, and none."""
+    T, S = 70, 150
+    generator = torch.Generator().manual_seed(6)
+    start = torch.randint(0, S, (1, T), generator=generator).int().to(device)
+    stop = (start + torch.randint(0, 90, (1, T), generator=generator).to(device)).clamp(max=S).int()
+    start[0, :2], stop[0, :2] = 32, torch.tensor([64, 32])
+    key = torch.arange(S, device=device)
+    wanted = (key >= start.unsqueeze(-1)) & (key < stop.unsqueeze(-1))
+    bits = None
+    if selected:
+        chosen = torch.rand(1, T, S, generator=generator).argsort(-1)[..., :40].int().to(device)
+        bits = kernel.selection_bits(chosen, S)
+        wanted &= torch.zeros_like(wanted).scatter_(-1, chosen.long(), True)
+    seen, bounds = hopper.seen_keys(start, stop, bits, S)
+    word, lane = seen[..., key // 32], key % 32
+    assert torch.equal((word >> lane & 1).bool(), wanted)
+    see = torch.nn.functional.pad(wanted, (0, 42)).unflatten(-1, (3, 64)).any(-1)[0]
+    if not selected:
+        for block in range(3):
+            (queries,) = see[:, block].nonzero(as_tuple=True)
+            assert bounds[0, block].tolist() == [int(queries[0]), int(queries[-1]) + 1]
+
+
+@pytest.mark.gpu
+def test_few_queries_at_head_sizes_of_glm5(draw, error):
+    """Keys that no query sees have no gradient."""
+    T, S, N = 5, 300, 3
+    stop = (torch.arange(T, device="cuda") * 20 + 175).int().unsqueeze(0)
+    tensors = [x.bfloat16() for x in (draw(1, T, N, 256), draw(1, S, N, 256), draw(1, S, N, 256))]
+    grad, ranges = draw(1, T, N, 256), (stop - 70, stop)
+    expected = results(reference.masked_attention, tensors, ranges, grad, torch.float64)
+    actual = results(kernel.masked_attention, tensors, ranges, grad, torch.bfloat16)
+    for value, wanted in zip(actual, expected, strict=True):
+        assert error(value, wanted) < 1e-2
+    assert not actual[3][:, 255:].any() and not actual[4][:, 255:].any()
 
 
 @pytest.mark.gpu

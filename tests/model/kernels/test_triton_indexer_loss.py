@@ -7,13 +7,14 @@ pytest.importorskip("triton")
 
 from model.kernels.indexer_loss import reference
 from model.kernels.indexer_loss import triton as kernel
+from model.kernels.sparse_mla.triton import attend
 
 SCALE = 0.3
 
 
-def run(operation, leading, indexer, trailing, dtype, **options):
+def run(operation, leading, indexer, trailing, dtype, scale=SCALE, **options):
     leaves = [x.to(dtype).detach().clone().requires_grad_() for x in indexer]
-    loss = operation(*(x.to(dtype) for x in leading), SCALE, *leaves, *trailing, **options)
+    loss = operation(*(x.to(dtype) for x in leading), scale, *leaves, *trailing, **options)
     (loss * 3.0).backward()
     return [loss.detach(), *(x.grad for x in leaves)]
 
@@ -47,8 +48,15 @@ def test_dense_in_chunks(device, dtype, bound, draw, error, monkeypatch):
     check(run(kernel.dense_indexer_loss, leading, indexer, (stop * 0, stop), dtype), expected, bound, error)
 
 
+@pytest.fixture(params=[False, True], ids=["atomics", "fixed order"])
+def fixed(request):
+    torch.use_deterministic_algorithms(request.param, warn_only=True)
+    yield request.param
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("given_lse", [False, True])
-def test_sparse(given_lse, device, dtype, bound, draw, error):
+def test_sparse(given_lse, fixed, device, dtype, bound, draw, error):
     B, T, S, N, I, J, K = 2, 5, 40, 3, 4, 16, 19
     X = 48 if given_lse else 32  # with and without a remainder behind the largest power of two
     leading = [draw(B, T, N, X).to(dtype), draw(B, S, X).to(dtype)]
@@ -63,9 +71,28 @@ def test_sparse(given_lse, device, dtype, bound, draw, error):
         score = torch.einsum("btnx,btkx->btnk", leading[0].double(), _rows(leading[1], index)) * SCALE
         options["lse_BTN"] = score.masked_fill(index.unsqueeze(2) < 0, float("-inf")).logsumexp(-1).float()
     expected = run(reference.sparse_indexer_loss, leading, indexer, (index,), torch.float64)
-    check(
-        run(kernel.sparse_indexer_loss, leading, indexer, (index,), dtype, **options), expected, bound, error
+    actual = run(kernel.sparse_indexer_loss, leading, indexer, (index,), dtype, **options)
+    check(actual, expected, bound, error)
+    if fixed:
+        again = run(kernel.sparse_indexer_loss, leading, indexer, (index,), dtype, **options)
+        assert all(torch.equal(a, b) for a, b in zip(actual, again, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("T", "S", "K"), [(5, 900, 200), (300, 700, 333)])
+def test_sparse_at_head_sizes_of_glm5(T, S, K, fixed, draw, error):
+    """64 heads of 576 with the attention's lse, fewer and more queries than multiprocessors."""
+    leading = [draw(2, T, 64, 576).bfloat16(), draw(2, S, 576).bfloat16()]
+    indexer = [draw(2, T, 32, 128).bfloat16(), draw(2, S, 128).bfloat16() / 8, draw(2, T, 32).bfloat16() / 8]
+    index = torch.rand(2, T, S, generator=torch.Generator().manual_seed(5)).argsort(-1)[..., :K].int().cuda()
+    index[0, 1] = -1
+    index[1, 2, 5:] = -1
+    lse = attend(*leading, index, SCALE / 10, 512)[1]
+    expected = run(reference.sparse_indexer_loss, leading, indexer, (index,), torch.float64, SCALE / 10)
+    actual = run(
+        kernel.sparse_indexer_loss, leading, indexer, (index,), torch.bfloat16, SCALE / 10, lse_BTN=lse
     )
+    check(actual, expected, 1e-2, error)
 
 
 def _rows(kv, index):
