@@ -7,7 +7,8 @@ from tasks.reporting.gains import moved
 from tasks.reporting.scores import Scores
 
 STAGE = "quantize"
-PERPLEXITY = ("bits_per_byte", "perplexity")  # a relative change beside the scores
+PERPLEXITY = "perplexity"  # a relative change beside the scores
+PERPLEXITIES = {"answers": "right answers to held-out tasks", "bits_per_byte": "held-out documents"}
 
 
 def quantization(facts: Facts, scores: Scores) -> dict[str, Any]:
@@ -20,8 +21,12 @@ def quantization(facts: Facts, scores: Scores) -> dict[str, Any]:
         "models": facts.json(STAGE, "quantization.json") or [],
         "parent": beside[0]["before"] if beside else "",
         "rows": moved(scores, beside),
-        "perplexity": next((row for row in beside if (row["suite"], row["name"]) == PERPLEXITY), None),
-        "compared": sum((row["suite"], row["name"]) != PERPLEXITY for row in beside),
+        "perplexities": [
+            (PERPLEXITIES[row["suite"]], row)
+            for row in sorted(beside, key=lambda row: row["suite"])
+            if row["name"] == PERPLEXITY and row["suite"] in PERPLEXITIES
+        ],
+        "compared": sum(row["name"] != PERPLEXITY for row in beside),
         "calibrations": [
             _calibration(name, found) for name, found in (facts.json(STAGE, "calibration.json") or {}).items()
         ],

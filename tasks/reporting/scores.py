@@ -23,6 +23,7 @@ class Line:
 
 LINES = (
     Line("bits_per_byte", "all", "Bits per byte, held-out documents", "bits", True),
+    Line("answers", "per_token", "Bits per token of right answers", "bits", True),
     Line("sparse_attention", "bpb/dense", "Bits per byte at the long length, dense", "bits", True),
     Line("sparse_attention", "gap/sparse", "DSA, loss above dense", "gap", True),
     Line("sparse_attention", "gap/window", "Window of the same budget, loss above dense", "gap", True, True),

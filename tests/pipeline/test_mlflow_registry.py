@@ -81,7 +81,7 @@ def test_a_release_is_a_version_with_files_card_and_alias(root, tmp_path, monkey
     assert not (root / "artifacts/tiny/quantize/README.md").exists()  # the artifact stays as it was made
 
 
-def test_the_command_says_what_cannot_be_released():
+def test_the_command_says_what_cannot_be_released(root):
     publish(root, "quantize", {"config.json": "{}", "model.safetensors": "other weights"})
     command = [sys.executable, "-m", "flows.cli", "release", "--recipe", "tiny"]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=PATIENCE)

@@ -275,6 +275,7 @@ def test_the_card_tells_of_the_last_checkpoint_what_the_records_say(folders, tmp
     assert "- compressed-tensors" in text
     assert "4-bit experts, 8-bit attention and dense layers, 8-bit tokens; scales by flex awq ssz" in text
     assert "calibrated on 9,000 tokens, 3 to 70 an expert, 1 of 4 experts on all tokens" in text
+    assert "Beside sft, on the same items: perplexity of held-out documents +1.20 %" in text
     assert "| w4a8 | 3.03 | +1.00 % (+0.50 to +1.50) |" in text and "| float | 3 | – |" in text
     for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block
@@ -295,7 +296,10 @@ def test_quantised_models_stand_beside_the_float_one(folders, tmp_path):
     assert "0.0120 98 % 97 % 1.40 1.4 MB 0.31" in shown
     assert "W4A8 flex awq ssz, rotated 9,000 4 3 to 70 1 0" in shown
     assert "ffn 12.5 3.1" in shown  # kurtosis
-    assert "Every score beside sft" in shown and "Perplexity on held-out documents +1.20 %" in shown
+    assert (
+        "Every score beside sft" in shown
+        and "Perplexity of held-out documents: +1.20 % (+1.00 to +1.40)." in shown
+    )
     assert "Loaded by: W4A8: model.hub." in shown
 
 
