@@ -17,6 +17,7 @@ NUMBERS = (
     ("tokenizer/vocabulary", "{:,.0f} tokens known"),
     ("chats", "{:,.0f} chats"),
     ("reward/mean", "reward {:.3f}"),
+    ("perplexity_chat_change/w4a8", "{:+.2%} perplexity on chats"),
     ("val/bpb", "{:.3f} bits per byte"),
     ("val/loss", "loss {:.3f}"),
 )
