@@ -42,6 +42,7 @@ from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
 
 RESULT = Path("benchmarks/results/quantization")
+METHODS_OF_8 = ("minmax", "flex_awq_ssz")
 METHODS = ("minmax", "ssz", "awq", "flex_awq_ssz", "gptq")
 # Kinds of matrices that a rotation's effect reaches: what they read is a norm's output.
 ROTATED = ("attention.q_down", "attention.kv_down", "attention.q_up", "ffn.gate_up", "ffn.shared.gate_up")
@@ -126,11 +127,10 @@ def machine(device: str) -> str:
 
 
 def variants(min_tokens: int) -> Iterator[tuple[str, Scheme]]:
-    for rotation in (False, True):
-        yield "W8A8", Scheme("minmax", rotation, 8, 8, min_tokens)
-    for method in METHODS:
-        for rotation in (False, True):
-            yield "W4A8", Scheme(method, rotation, min_tokens=min_tokens)
+    for name, bits, methods in (("W8A8", 8, METHODS_OF_8), ("W4A8", 4, METHODS)):
+        for method in methods:
+            for rotation in (False, True):
+                yield name, Scheme(method, rotation, bits, 8, min_tokens)
 
 
 def ablate(
@@ -163,21 +163,24 @@ def summary(kurtosis: dict[str, float]) -> dict[str, float]:
 def claims(rows: list[dict], label: str) -> dict[str, Any]:
     """Of rotated flex AWQ-SSZ and of W8A8 the change in percent, and which W4A8 variants are no worse."""
     own = [row for row in rows if row["model"] == label and row["name"] != "float"]
-    final = next(row for row in own if row["method"] == "flex_awq_ssz" and row["rotation"])
-    others = [row for row in own if row["name"] == "W4A8" and row is not final]
+    four = [row for row in own if row["name"] == "W4A8"]
+    final = next(row for row in four if row["method"] == "flex_awq_ssz" and row["rotation"])
+    others = [row for row in four if row is not final]
     result = {}
     changes = [key for key in final if key.startswith("perplexity_") and key.endswith("_change")]
     for key in changes:
         result[key] = {
-            "w8a8_percent": {str(row["rotation"]): 100 * row[key] for row in own if row["name"] == "W8A8"},
+            "w8a8_percent": {label_of(row): 100 * row[key] for row in own if row["name"] == "W8A8"},
             "w4a8_percent": 100 * final[key],
         }
     for key in ("kl", *changes):
-        better = [
-            f"{row['method']}{' rotated' * row['rotation']}" for row in others if row[key] <= final[key]
-        ]
+        better = [label_of(row) for row in others if row[key] <= final[key]]
         result[f"no_worse_by_{key}"] = better
     return result
+
+
+def label_of(row: dict[str, Any]) -> str:
+    return row["method"] + (" rotated" if row["rotation"] else "")
 
 
 def line(row: dict[str, Any]) -> str:
