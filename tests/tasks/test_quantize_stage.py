@@ -24,6 +24,7 @@ from tasks.quantize import run
 from tests.tasks.conftest import WORDS
 
 SECTION = {
+    "method": "ssz",
     "min_tokens": 8,
     "calibration": {"chats": 12, "documents": 4, "length": 32},
     "heldout": {"chats": 6, "documents": 4, "length": 48, "prompts": 2, "new_tokens": 6},
@@ -84,7 +85,7 @@ def test_the_folders_load_and_the_figures_are_of_them(context):
     config = model.config
     assert len(counts) == config.num_experts and sum(counts) == facts["tokens"] * config.experts_per_token
     assert facts["pooled"]["blocks.1.ffn"] == [e for e, count in enumerate(counts) if count < 8]
-    assert facts["scheme"]["method"] == "flex_awq_ssz" and facts["scheme"]["seed"] == 1
+    assert facts["scheme"]["method"] == "ssz" and facts["scheme"]["seed"] == 1
     assert context.facts["loaded_by"].keys() == {"w4a8", "w8a8"}
 
 
