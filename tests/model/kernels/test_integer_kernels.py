@@ -102,8 +102,9 @@ def test_tokens_are_rounded_as_everywhere(device, draw):
     assert torch.equal(values.cpu(), expected) and torch.equal(scale.cpu(), expected_scale)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("M, K, idle", [(1, 2, ()), (7, 2, (0, 3)), (19, 3, (4,))])
+@pytest.mark.parametrize(
+    "bits, M, K, idle", [(4, 1, 2, ()), (4, 7, 2, (0, 3)), (8, 7, 2, (0, 3)), (4, 19, 3, (4,))]
+)
 def test_experts_kernel(device, draw, bits, M, K, idle):
     arguments = layer(draw, M, 24, 20, 6, K, bits, idle)
     expected = experts_reference.w4a8_experts(*arguments)
