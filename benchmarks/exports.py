@@ -169,7 +169,7 @@ def serve(folder: Path, python: Path, prompts: list[list[int]], own: np.ndarray)
         with served(folder, python) as client:
             theirs = np.concatenate(client.score(prompts))
     except RuntimeError as error:
-        return {"served": False, "reason": str(error).splitlines()[0]}
+        return {"served": False, "reason": str(error).partition("; the end of")[0]}
     return {"served": True, "vllm_from_ours": difference(theirs - own)}
 
 
