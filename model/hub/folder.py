@@ -111,7 +111,10 @@ def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
     index = folder / "model.safetensors.index.json"
     names = [WEIGHTS]
     if index.exists():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{index} does not say where tensors are; copy the checkpoint again") from None
     tensors = {}
     for name in names:
         if not (folder / name).exists():

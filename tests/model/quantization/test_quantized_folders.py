@@ -199,6 +199,13 @@ def test_a_truncated_file_is_damaged(saved):
         load_folder(saved[2])
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 3}'])
+def test_a_broken_index_gets_one_sentence(saved, text):
+    (saved[2] / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match="index.json does not say where tensors are"):
+        load_folder(saved[2])
+
+
 def test_the_head_and_correction_of_a_rotated_models_mtp_block_survive(tmp_path, make_model):
     model = make_model(small_config(5), indexer=True)
     rotate_model(model, seed=1)
