@@ -17,7 +17,7 @@ import copy
 import json
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -183,9 +183,9 @@ def label_of(row: dict[str, Any]) -> str:
     return row["method"] + (" rotated" if row["rotation"] else "")
 
 
-def line(row: dict[str, Any]) -> str:
+def line(row: dict[str, Any], columns: Sequence[str] = COLUMNS) -> str:
     cells = [row["model"], row["name"], row.get("method", ""), "rotated" if row.get("rotation") else ""]
-    return " | ".join([*cells, *(shown(row, column) for column in COLUMNS)])
+    return " | ".join([*cells, *(shown(row, column) for column in columns)])
 
 
 def shown(row: dict[str, Any], column: str) -> str:
@@ -198,7 +198,8 @@ def shown(row: dict[str, Any], column: str) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    names = ["model", "bits", "method", "rotation", *(column.replace("_", " ") for column in COLUMNS)]
+    columns = [column for column in COLUMNS if any(column in row for row in result["rows"])]
+    names = ["model", "bits", "method", "rotation", *(column.replace("_", " ") for column in columns)]
     head = (
         f"{result['checkpoint']}, {result['dtype']}, {result['machine']}, torch {result['torch']}, "
         f"{result['date']}; calibrated on {result['calibration_tokens']} tokens, compared on "
@@ -206,7 +207,7 @@ def markdown(result: dict[str, Any]) -> str:
     )
     table = [names, ["---"] * len(names)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
-    return head + "\n".join([*lines, *(f"| {line(row)} |" for row in result["rows"])]) + "\n"
+    return head + "\n".join([*lines, *(f"| {line(row, columns)} |" for row in result["rows"])]) + "\n"
 
 
 if __name__ == "__main__":
