@@ -30,7 +30,6 @@ from tasks.training.precision import for_inference
 from tasks.training.setup import load_model, pick_device
 
 PARENT = "distill"
-W8A8 = "w8a8"
 
 
 def run(context: Context) -> dict[str, float]:
@@ -45,7 +44,7 @@ def run(context: Context) -> dict[str, float]:
     batches = calibration_batches(chats.calibration, context.inputs["pretrain_data"], section.calibration)
     batches = [batch.to(device) for batch in batches]
     schemes = schemes_of(section, context.seed)
-    folders = {name: context.out / (W8A8 if name == W8A8 else "") for name in schemes}
+    folders = {name: context.out / (name if number else "") for number, name in enumerate(schemes)}
     facts = {}
     for name, scheme in schemes.items():
         context.progress.update("quantise", len(facts), len(schemes), "model", f"{name}, {scheme.method}")
@@ -69,15 +68,17 @@ def run(context: Context) -> dict[str, float]:
 
 def schemes_of(section: QuantizeSection, seed: int) -> dict[str, Scheme]:
     """The model itself first, then the exports beside it."""
-    bits, rotation = (section.expert_bits, section.dense_bits), section.rotation
+
+    def scheme(method: str, expert_bits: int, dense_bits: int) -> Scheme:
+        return Scheme(method, section.rotation, expert_bits, dense_bits, section.min_tokens, seed)
+
     name = f"w{section.expert_bits}a8"
-    own = Scheme(section.method, rotation, *bits, min_tokens=section.min_tokens, seed=seed)
-    exports = {W8A8: Scheme("minmax", rotation, 8, 8, min_tokens=section.min_tokens, seed=seed)}
     if name in section.exports:
         raise UserError(
             f"quantize.exports asks for {name} beside a model that is {name} itself: leave it out"
         )
-    return {name: own} | {export: exports[export] for export in section.exports}
+    own = scheme(section.method, section.expert_bits, section.dense_bits)
+    return {name: own} | {export: scheme(method, 8, 8) for export, method in section.exports.items()}
 
 
 def write_quantized(

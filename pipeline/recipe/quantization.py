@@ -27,16 +27,19 @@ class HeldOut(Section):
     new_tokens: int = Field(32, gt=0)
 
 
+Method = Literal["minmax", "ssz", "smoothquant", "awq", "flex_awq_ssz", "gptq"]
+
+
 class QuantizeSection(Section):
     """GLM-5's mix by default: 4-bit experts, 8-bit attention and dense layers, 8-bit tokens."""
 
     version: int = 1  # raised when the meaning of the stage's code changes
-    method: Literal["minmax", "ssz", "smoothquant", "awq", "flex_awq_ssz", "gptq"] = "flex_awq_ssz"
+    method: Method = "flex_awq_ssz"
     rotation: bool = True  # QuaRot
     expert_bits: Literal[4, 8] = 4
     dense_bits: Literal[4, 8] = 8
     min_tokens: int = Field(64, ge=0)  # an expert that fewer tokens chose is calibrated on all of its layer's
     calibration: Calibration = Calibration()
     heldout: HeldOut = HeldOut()
-    # Beside the model itself: "w8a8", everything in 8 bits, which a stock vLLM serves.
-    exports: list[Literal["w8a8"]] = ["w8a8"]
+    # Beside the model itself, each by a method of its own: "w8a8", everything in 8 bits, for a stock vLLM.
+    exports: dict[Literal["w8a8"], Method] = {"w8a8": "flex_awq_ssz"}

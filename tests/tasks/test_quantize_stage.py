@@ -20,11 +20,12 @@ from pipeline.progress import Progress
 from pipeline.recipe import load_recipe
 from pipeline.recipe.quantization import QuantizeSection
 from tasks.quantization.rows import calibration_batches, chat_rows
-from tasks.quantize import run
+from tasks.quantize import run, schemes_of
 from tests.tasks.conftest import WORDS
 
 SECTION = {
     "method": "ssz",
+    "exports": {"w8a8": "minmax"},
     "min_tokens": 8,
     "calibration": {"chats": 12, "documents": 4, "length": 32},
     "heldout": {"chats": 6, "documents": 4, "length": 48, "prompts": 2, "new_tokens": 6},
@@ -108,3 +109,10 @@ def test_too_little_to_calibrate_on_gets_one_sentence(context):
     empty = QuantizeSection(calibration={"chats": 0, "documents": 0}).calibration
     with pytest.raises(UserError, match="neither chats nor documents"):
         calibration_batches([], context.inputs["pretrain_data"], empty)
+
+
+def test_a_model_of_8_bits_is_not_exported_twice():
+    both = QuantizeSection(expert_bits=8)
+    with pytest.raises(UserError, match="asks for w8a8 beside a model that is w8a8 itself"):
+        schemes_of(both, 0)
+    assert list(schemes_of(QuantizeSection(expert_bits=8, exports={}), 0)) == ["w8a8"]
