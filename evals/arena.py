@@ -86,7 +86,7 @@ def hold(answers: Mapping[str, Sequence[Answer]], seed: int) -> Arena:
     total_CC = wins_GCC.sum(0)
     return Arena(
         [Rating(*row) for row in zip(names, values_C.tolist(), low_C.tolist(), high_C.tolist(), strict=True)],
-        {a: {b: total_CC[i, j] for j, b in enumerate(names) if i != j} for i, a in enumerate(names)},
+        {a: {b: float(total_CC[i, j]) for j, b in enumerate(names) if i != j} for i, a in enumerate(names)},
         len(tasks), int(total_CC.sum()), int(ties),
     )  # fmt: skip
 

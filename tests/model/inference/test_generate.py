@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from model.config import preset
+from model.inference.engine import Engine
 from model.inference.generate import generate, score
 from model.transformer import Transformer
 
@@ -124,3 +125,15 @@ def test_nothing_and_bad_input(model):
         generate(model, [[1]], max_new_tokens=0, stop_ids=())
     with pytest.raises(ValueError, match="temperature of 0 or more"):
         generate(model, [[1]], max_new_tokens=1, stop_ids=(), temperature=-1.0)
+
+
+def test_an_engine_of_the_caller_keeps_what_it_has_read_and_gives_the_same(model, prompts):
+    options = dict(max_new_tokens=8, stop_ids={5}, temperature=1.0, seed=2)
+    alone = generate(model, prompts, attention="sparse", **options)
+    engine = Engine(model, pages=100, page_size=4, attention="sparse")
+    before = engine.stats()["prompt_tokens"]
+    for _ in range(2):
+        again = generate(model, prompts, engine=engine, **options)
+        assert [sample.ids for sample in again] == [sample.ids for sample in alone]
+    read = engine.stats()["prompt_tokens"] - before
+    assert sum(map(len, prompts)) < read < 2 * sum(map(len, prompts))
