@@ -13,6 +13,7 @@ from model.chat.files import save_chat_files
 from model.chat.tokenizer import Tokenizer
 from model.hub import load_folder, read_quantized, save_folder
 from model.quantization.layers import QuantizedLinear, QuantizedMoE
+from model.quantization.scheme import Scheme
 from model.transformer import Transformer
 from pipeline import artifacts
 from pipeline.errors import UserError
@@ -112,7 +113,8 @@ def test_too_little_to_calibrate_on_gets_one_sentence(context):
 
 
 def test_a_model_of_8_bits_is_not_exported_twice():
-    both = QuantizeSection(expert_bits=8)
-    with pytest.raises(UserError, match="asks for w8a8 beside a model that is w8a8 itself"):
-        schemes_of(both, 0)
-    assert list(schemes_of(QuantizeSection(expert_bits=8, exports={}), 0)) == ["w8a8"]
+    schemes = schemes_of(QuantizeSection(method="gptq", expert_bits=8), 0)
+    assert list(schemes) == ["w8a8"] and schemes["w8a8"].method == "gptq"
+    schemes = schemes_of(QuantizeSection(rotation=False, exports={"w8a8": "minmax"}), 5)
+    assert list(schemes) == ["w4a8", "w8a8"]
+    assert schemes["w8a8"] == Scheme("minmax", False, 8, 8, 64, 5)
