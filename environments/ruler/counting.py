@@ -1,6 +1,7 @@
 """Aggregation: the ten words that a list has most often, the three most frequent ones of a coded text."""
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import count
 
@@ -56,14 +57,14 @@ def frequent_words(
         f" {enumerated(asked)}.", tuple(asked), joint=" ",
     )  # fmt: skip
     room = target - measure(frame.text([]) + frame.completion)
-    pieces: list[str] = []
-    for most in count(1):
-        wider = _zipf([FILLER_WORD, *codes], most)
-        if measure(" ".join(wider)) > room:
+    fits = bisect_right(
+        range(max(room, 0)), room, key=lambda most: measure(" ".join(_zipf([FILLER_WORD, *codes], most)))
+    )
+    for most in range(fits - 1, 0, -1):
+        pieces = _zipf([FILLER_WORD, *codes], most)
+        if pieces.count(codes[FREQUENT - 1]) > pieces.count(codes[FREQUENT]):
             break
-        if wider.count(codes[FREQUENT - 1]) > wider.count(codes[FREQUENT]):
-            pieces = wider
-    if not pieces:
+    else:
         raise UserError(f"an item of fwe does not fit into {target} tokens: raise eval_sets.ruler_lengths")
     rng.shuffle(pieces)
     return frame, pieces
