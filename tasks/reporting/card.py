@@ -107,7 +107,8 @@ def _formats(scores: Scores, name: str) -> Iterator[str]:
     faults = [
         f"{formats.score(1 - row['value'], 'share')} {row['name'].partition('/')[2]}"
         for row in scores.rows
-        if row["checkpoint"] == name and row["name"].startswith("valid/") and row["value"] < 1
+        if row["checkpoint"] == name and row["suite"] == "environments"
+        if row["name"].startswith("valid/") and row["value"] < 1
     ]
     if faults:
         yield f"Answers that do not keep to the chat format, by thinking mode: {', '.join(faults)}."
