@@ -63,14 +63,16 @@ def w4a8_experts(
 
 
 def experts_tilings(choices: int, experts: int) -> tuple[Tiling, Tiling]:
-    """For gate and up, and for down."""
+    """For gate and up, and for down; measured at GLM-5's shapes on an H200 (benchmarks/w4a8.py)."""
     expected = choices / min(experts, choices)  # rows of an expert that has any
     block_m = min(128, max(16, triton.next_power_of_2(round(expected))))
     if block_m == 16:
-        return Tiling(64, 16, 128, 1, 4, 6), Tiling(64, 16, 128, 1, 4, 6)
-    if block_m < 128:
-        return Tiling(128, block_m, 128, 1, 4, 4), Tiling(128, block_m, 128, 1, 4, 4)
-    return Tiling(128, 128, 128, 1, 8, 3), Tiling(128, 128, 128, 1, 8, 3)
+        tiling = Tiling(128, 16, 256, 1, 8, 3)
+    elif block_m < 128:
+        tiling = Tiling(128, block_m, 128, 1, 8, 4)
+    else:
+        tiling = Tiling(128, 128, 64, 1, 8, 4)
+    return tiling, tiling
 
 
 def route(index_MK, experts: int, block_m: int):
