@@ -1,11 +1,13 @@
 """Checkpoints as Hugging Face ``glm_moe_dsa`` folders: the only place that knows Hugging Face's names.
 
     save_folder(model, folder)
-    model = load_folder(folder)
+    save_folder(floats, folder, quantized)      # what quantize_model gives: compressed-tensors' layout
+    model = load_folder(folder)                 # of a quantised folder one that computes with integers
 
 The folder holds ``config.json`` and ``model.safetensors`` with the released checkpoint's names: per-expert
 tensors, ``kv_b_proj`` with every head's [W_UK; W_UV] rows, the MTP block as layer ``num_hidden_layers``.
-Folders written by transformers load as well, and so do sharded ones.
+Folders written by transformers load as well, and so do sharded ones. The MTP block of a rotated model has a
+``shared_head.head.weight`` of its own and a ``rot.weight`` (model/mtp.py), which others pass over.
 
 What ``glm_moe_dsa`` has no word for stands under the key ``glm5_pipeline`` of config.json:
 

@@ -192,6 +192,18 @@ def test_parts_of_one_weight_of_different_bits_get_one_sentence(saved):
         load_folder(folder)
 
 
+def test_a_model_before_sparse_attention_goes_through_too(tmp_path, make_model):
+    model = make_model(small_config(7))
+    weights = quantized(model)
+    save_folder(model, tmp_path, weights)
+    install(model, weights)
+    loaded = load_folder(tmp_path)
+    tokens = torch.randint(model.config.vocab_size, (1, 12))
+    with torch.inference_mode():
+        assert not loaded.has_indexer
+        assert torch.equal(loaded(tokens).hidden_BTD, model(tokens).hidden_BTD)
+
+
 def test_a_truncated_file_is_damaged(saved):
     path = saved[2] / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
