@@ -15,7 +15,7 @@ from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT, thinking_of
 from model.inference.decode import DecodeMode
 from model.inference.engine import Engine
-from model.inference.generate import BATCH_TOKENS, PAGE_SIZE, PREFILL_CHUNK, generate, score
+from model.inference.generate import PREFILL_CHUNK, generate, score
 from model.transformer import Transformer
 from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
@@ -34,10 +34,7 @@ class LocalPolicy:
         self._start = tokenizer.ids_by_name[END_OF_TEXT]
         self._decode = _quickest(model)
         # One for all chats: earlier turns, and tools that many of them begin with, are not read again.
-        self._chats = Engine(
-            model, pages=-(-BATCH_TOKENS // PAGE_SIZE), page_size=PAGE_SIZE, prefill_chunk=PREFILL_CHUNK,
-            attention=self.attentions[0], decode=self._decode,
-        )  # fmt: skip
+        self._chats = Engine(model, prefill_chunk=PREFILL_CHUNK, decode=self._decode)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "LocalPolicy":
