@@ -53,6 +53,11 @@ CHANGES = [
     {"before": "pretrain", "after": "sft", "suite": "bits_per_byte", "name": "all", "change": 0.229,
      "low": 0.1, "high": 0.3, "n": 40},
 ]  # fmt: skip
+SCRIPTED = [
+    row(name, "environments", "exact/off", value, 0.0, 1.0, 21)
+    for name, value in (("oracle", 1.0), ("nop", 0.0))
+]
+LEFT_OUT = {"humaneval": "no sandbox is here"}
 ARENA = {"battles": 321, "tasks": 107, "ties": 44}
 SEGMENTS = [
     ["[gMASK]<sop><|user|>max 3 <b>9</b><|assistant|><think>", False],
@@ -162,7 +167,15 @@ def fill(stage: str, folder: Path) -> dict:
     if stage == "evaluate":
         (folder / "scores.json").write_text(
             json.dumps(
-                {"rows": ROWS, "changes": CHANGES, "beside_parent": BESIDE, "arena": ARENA, "settings": {}}
+                {
+                    "rows": ROWS,
+                    "changes": CHANGES,
+                    "beside_parent": BESIDE,
+                    "arena": ARENA,
+                    "scripted": SCRIPTED,
+                    "left_out": LEFT_OUT,
+                    "settings": {},
+                }
             )
         )
         chat = {
@@ -254,6 +267,8 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
     assert "A turn that does not end" in shown and "1 of 40" in shown  # 0.025
     assert "sft 1012 980–1050, n 40" in shown and "321 battles over 107 tasks, of which 44" in shown
     assert "Sampled at temperature 1, one of 4 right" in shown
+    assert "Score oracle nop Exact match, thinking off n 21 100 % 0 %" in shown
+    assert "Not run here: humaneval (no sandbox is here)." in shown
     assert page.count("<svg") >= 1 + 5 * 2  # the graph, and at least loss and rate of each training stage
     assert "0123456789abcdef" in shown and "abcdef012345" in shown
 
