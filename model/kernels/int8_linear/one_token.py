@@ -13,8 +13,8 @@ import triton.language as tl
 
 from model.kernels.int8_linear.rows import FLOOR, ROUND, divide, launch
 
-LONGEST = 16_384  # bytes of a weight row, of which a program's registers hold at least two
-WORDS = 8192  # of weights in a program's registers
+LONGEST = 8192  # bytes of a weight row; for longer ones every program would round too much of the token
+WORDS = 32  # of weights in a thread's registers
 
 
 def takes(x_MK, weight) -> bool:
@@ -22,15 +22,16 @@ def takes(x_MK, weight) -> bool:
     return len(x_MK) == 1 and weight.shape[1] % 4 == 0 and weight.shape[1] <= LONGEST
 
 
-def one_token(x_1K, weight, scale_N1, outputs: int = 0, warps: int = 8, early: bool = True):
+def one_token(x_1K, weight, scale_N1, outputs: int = 0, warps: int = 0):
     """As the reference, of one token. ``outputs`` of a program, by default as many as it has room for."""
     N, W = weight.shape
     block = triton.next_power_of_2(W // 4)
-    outputs = outputs or max(2, min(16, WORDS // block))
+    warps = warps or (8 if block <= 1024 else 16)
+    outputs = outputs or min(32, WORDS * 32 * warps // block)
     out = torch.empty(1, N, dtype=x_1K.dtype, device=x_1K.device)
     _one_token_kernel[(triton.cdiv(N, outputs),)](
         x_1K, weight.view(torch.int32), scale_N1, out, N=N, W=W, PACKED=weight.dtype == torch.uint8,
-        BLOCK_N=outputs, BLOCK=block, num_warps=warps, **launch(early),
+        BLOCK_N=outputs, BLOCK=block, num_warps=warps, **launch(early=True),
     )  # fmt: skip
     return out
 

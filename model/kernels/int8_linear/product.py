@@ -29,7 +29,6 @@ class Tiling(NamedTuple):
     warps: int = 4
     stages: int = 4
     early: bool = True  # start, and fetch weights into the cache, while the kernel before still runs
-    add: bool = False
 
 
 class Groups(NamedTuple):
@@ -65,14 +64,8 @@ def _workspace(tiling: Tiling, tiles: int, rows: int, N: int, device: torch.devi
     if tiling.split == 1:
         return None, None
     needed = tiles * triton.cdiv(N, tiling.block_n)
-    if tiling.add:
-        key = (device, rows * N)
-        if key not in _COUNTERS:
-            _COUNTERS[key] = torch.zeros(rows * N, dtype=torch.int32, device=device)
     if device not in _COUNTERS or len(_COUNTERS[device]) < needed:
         _COUNTERS[device] = torch.zeros(max(4096, needed), dtype=torch.int32, device=device)
-    if tiling.add:
-        return _COUNTERS[key], _COUNTERS[device]
     return torch.empty(tiling.split, rows, N, dtype=torch.int32, device=device), _COUNTERS[device]
 
 
@@ -87,7 +80,7 @@ def _launch(
         token, weight.view(torch.int8), out, partial, counter, token_scale, scale, source, *tables, rows,
         N=N, K=token.shape[1], W=W, COPIES=copies, GROUPED=groups is not None, SCALED=scale is not None,
         SPLIT=tiling.split, BLOCK_N=tiling.block_n, BLOCK_M=tiling.block_m, BLOCK_K=tiling.block_k,
-        ADD=tiling.add, num_warps=tiling.warps, num_stages=tiling.stages, **launch(tiling.early),
+        num_warps=tiling.warps, num_stages=tiling.stages, **launch(tiling.early),
     )  # fmt: skip
 
 
@@ -102,7 +95,7 @@ def _product_kernel(
     token, weight, out, partial, counter, token_scale, weight_scale, source, tile_expert, tile_first,
     expert_stop, rows, N: tl.constexpr, K: tl.constexpr, W: tl.constexpr, COPIES: tl.constexpr,
     GROUPED: tl.constexpr, SCALED: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
     COMPILED: tl.constexpr,
 ):  # fmt: skip
     PACKED: tl.constexpr = W < K
@@ -163,23 +156,16 @@ def _product_kernel(
     else:
         last = True
         if SPLIT > 1:
-            if ADD:
-                tl.atomic_add(partial + place, total, mask=stored, sem="relaxed")
-            else:
-                tl.store(partial + split * (rows.to(tl.int64) * N) + place, total, mask=stored)
+            tl.store(partial + split * (rows.to(tl.int64) * N) + place, total, mask=stored)
             tl.debug_barrier()  # all of this program's stores are before its count
             done = tl.atomic_add(counter + tile * N_TILES + tile_n, 1, sem="acq_rel")
             last = done == SPLIT - 1
         if last:
             if SPLIT > 1:
-                if ADD:
-                    total = tl.load(partial + place, mask=stored, other=0, cache_modifier=".cg")
-                    tl.store(partial + place, tl.zeros([BLOCK_N, BLOCK_M], tl.int32), mask=stored)
-                else:
-                    total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
-                    for part in tl.static_range(SPLIT):
-                        at_part = partial + part * (rows.to(tl.int64) * N) + place
-                        total += tl.load(at_part, mask=stored, other=0, cache_modifier=".cg")
+                total = tl.zeros([BLOCK_N, BLOCK_M], tl.int32)
+                for part in tl.static_range(SPLIT):
+                    at_part = partial + part * (rows.to(tl.int64) * N) + place
+                    total += tl.load(at_part, mask=stored, other=0, cache_modifier=".cg")
                 tl.store(counter + tile * N_TILES + tile_n, 0)
             if PACKED:
                 total = total >> 4

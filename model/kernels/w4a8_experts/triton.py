@@ -71,7 +71,7 @@ def experts_tilings(choices: int, experts: int) -> tuple[Tiling, Tiling]:
     elif block_m < 128:
         tiling = Tiling(128, block_m, 128, 1, 8, 4)
     else:
-        tiling = Tiling(128, 128, 64, 1, 8, 4)
+        tiling = Tiling(256, 128, 64, 1, 8, 3)
     return tiling, tiling
 
 
