@@ -27,7 +27,7 @@ def int8_linear(x_MK, weight, scale_N1, tiling: Tiling | None = None):
 def dense_tiling(M: int, N: int, W: int, packed: bool) -> Tiling:
     """For one matrix; measured at GLM-5's shapes on an H200 (benchmarks/w4a8.py)."""
     if M > 64:
-        if cdiv(M, 128) * cdiv(N, 128) < 2 * MULTIPROCESSORS:
+        if cdiv(M, 128) * cdiv(N, 128) < MULTIPROCESSORS:
             return Tiling(64, 64, 128, 1, 4, 4, early=False)
         return Tiling(128, 128, 64, 1, 4, 5, False) if packed else Tiling(128, 128, 128, 1, 8, 4, False)
     block_m, tiles = max(16, next_power_of_2(M)), cdiv(N, 64)
