@@ -15,13 +15,15 @@ Protocols = dict[tuple[str, str], str]
 def changes(results: Results, protocols: Protocols, pairs: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     """A row for every score that the two checkpoints of a pair share, in order of the pairs.
 
-    Scores of different protocols are never compared: where the items differ there is no row. ``p`` is
-    McNemar's, exact, where every item is right or wrong.
+    Scores of different protocols are never compared, nor those of a suite whose environments failed on other
+    items: where the items differ there is no row. ``p`` is McNemar's, exact, where an item is right or wrong.
     """
     rows = []
     for before, after in pairs:
         for suite in dict.fromkeys(suite for name, suite in results if name == after):
-            if protocols.get((before, suite)) == protocols[after, suite]:
+            if protocols.get((before, suite)) != protocols[after, suite]:
+                continue
+            if _unjudged(results[before, suite]) == _unjudged(results[after, suite]):
                 rows += [
                     {"before": before, "after": after, "suite": suite, **difference}
                     for difference in _compare(results[before, suite], results[after, suite])
@@ -39,6 +41,10 @@ def perplexity_change(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in rows
         if row["name"] == "per_token"
     ]
+
+
+def _unjudged(result: Result) -> list[tuple[str, str]]:
+    return [(attempt["task"], attempt["mode"]) for attempt in result.attempts if attempt["reward"] is None]
 
 
 def _compare(first: Result, second: Result) -> list[dict[str, Any]]:

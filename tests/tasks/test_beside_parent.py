@@ -67,6 +67,15 @@ def test_other_items_are_not_compared(folders):
     assert changes(card(0.03).results, card(0.03).protocols, [("sft", "quantize")]) == []
 
 
+def test_environments_that_failed_on_other_items_spoil_the_pairs(folders):
+    made = card(0.03)
+    for name, task in (("distill", "a"), ("quantize", "b")):
+        made.results[name, SUITE].attempts.append({"task": task, "mode": "off", "reward": None})
+    assert beside_parents(made, folders, RECORDS, NAMES) == []
+    made.results["distill", SUITE].attempts[0]["task"] = "b"
+    assert len(beside_parents(made, folders, RECORDS, NAMES)) == 3
+
+
 def test_only_quantised_checkpoints_have_a_parent_here(folders):
     (folders["quantize"] / "config.json").write_text("{}")
     assert beside_parents(card(0.03), folders, RECORDS, NAMES) == []
