@@ -113,10 +113,10 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
             "sft_data.modes: a name without quotes was read as true or false: quote",
         ),
         ("sft_data.families", {"string/copy": 0.0}, "sft_data.families: no weight is above 0"),
-        ("reasoning_rl.families", {"table/get": 0.0}, "reasoning_rl.families: no weight is above 0"),
+        ("reasoning_rl.families", {"code/fix": 0.0}, "reasoning_rl.families: no weight is above 0"),
         (
             "reasoning_rl.families",
-            {"table/get": 1, "table/min": 1},
+            {"code/fix": 1, "table/min": 1},
             "reasoning_rl.families names 'table/min', of which rl_tasks.families has no tasks: add it there",
         ),
         (
