@@ -8,6 +8,7 @@ import torch
 from plain_forward import check_completion
 from shapes import small_config
 
+from model.hub import save_folder
 from model.inference.engine import Engine
 from model.inference.generate import generate, score
 from model.inference.native.build import compiler
@@ -143,16 +144,25 @@ def test_generate_and_score(pair):
         assert sample.logprobs == pytest.approx(logprobs[-6:].tolist(), abs=1e-5)
 
 
-def test_weights_of_another_version(pair, make_model):
-    """Running requests go on under new integers of the same scheme."""
+def test_weights_of_another_version(pair, make_model, tmp_path):
+    """Requests go on under new integers of the same scheme, given as tensors or as a quantised folder; a
+    folder of float weights does not fit.
+    """
     _, model = pair
-    other = make_model(model.config, 8, indexer=True, dtype=torch.float64)
-    install(other, round_to_nearest(other, Scheme(method="minmax")))
-    engine = Engine(model)
-    engine.load_weights(other.state_dict(), 1)
-    params = SamplingParams(max_new_tokens=5, temperature=0)
-    prompt = prompts_for(model, 1)[0]
-    assert engine.generate([prompt], params)[0].ids == Engine(other).generate([prompt], params)[0].ids
+    other = make_model(model.config, 8, indexer=True)
+    tensors = round_to_nearest(other, Scheme(method="minmax"))
+    for name, quantized in (("float", None), ("integers", tensors)):
+        (tmp_path / name).mkdir()
+        save_folder(other, tmp_path / name, quantized)
+    install(other, tensors)
+    params, prompt = SamplingParams(max_new_tokens=5, temperature=0), prompts_for(model, 1)[0]
+    expected = Engine(other).generate([prompt], params)[0].ids
+    for source in (other.state_dict(), tmp_path / "integers"):
+        engine = Engine(copy.deepcopy(model).float())
+        engine.load_weights(source, 1)
+        assert engine.generate([prompt], params)[0].ids == expected
+    with pytest.raises(ValueError, match="other than the model"):
+        engine.load_weights(tmp_path / "float", 2)
 
 
 def test_what_does_not_fit_is_refused(make_model):
