@@ -48,14 +48,15 @@ def test_dense_in_chunks(device, dtype, bound, draw, error, monkeypatch):
     check(run(kernel.dense_indexer_loss, leading, indexer, (stop * 0, stop), dtype), expected, bound, error)
 
 
-@pytest.fixture(params=[False, True], ids=["atomics", "fixed order"])
+@pytest.fixture
 def fixed(request):
+    """Whether the sums have a fixed order."""
     torch.use_deterministic_algorithms(request.param, warn_only=True)
     yield request.param
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("given_lse", [False, True])
+@pytest.mark.parametrize(("given_lse", "fixed"), [(False, False), (True, True)], indirect=["fixed"])
 def test_sparse(given_lse, fixed, device, dtype, bound, draw, error):
     B, T, S, N, I, J, K = 2, 5, 40, 3, 4, 16, 19
     X = 48 if given_lse else 32  # with and without a remainder behind the largest power of two
@@ -79,6 +80,7 @@ def test_sparse(given_lse, fixed, device, dtype, bound, draw, error):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("fixed", [False, True], indirect=True)
 @pytest.mark.parametrize(("T", "S", "K"), [(5, 900, 200), (300, 700, 333)])
 def test_sparse_at_head_sizes_of_glm5(T, S, K, fixed, draw, error):
     """64 heads of 576 with the attention's lse, fewer and more queries than multiprocessors."""
