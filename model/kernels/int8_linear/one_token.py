@@ -2,7 +2,7 @@
 
 A pass of one kernel, since starting two takes as long as reading a weight of a few million values. Every
 program rounds the whole token for itself while its weights are on the way, and multiplies four bytes at a
-time (dp4a).
+time (dp4a). Weights are read before the kernel in front has ended: that one must not be what writes them.
 
 K input features, N output features, W bytes of a weight row.
 """

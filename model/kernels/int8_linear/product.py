@@ -16,7 +16,9 @@ import triton.language as tl
 
 from model.kernels.int8_linear.rows import begin, launch
 
-_COUNTERS: dict = {}
+# Programs that are done with a tile of a cut product, all 0 between two products. One for a device, whose
+# products run one after another: kernels on two streams at once would count together.
+_COUNTERS: dict[torch.device, torch.Tensor] = {}
 
 
 class Tiling(NamedTuple):
@@ -85,7 +87,7 @@ def _launch(
 
 
 @triton.constexpr_function
-def triton_power(count):
+def power_of_two(count):
     """The least power of two that is not below."""
     return 1 << (count - 1).bit_length()
 
@@ -95,8 +97,7 @@ def _product_kernel(
     token, weight, out, partial, counter, token_scale, weight_scale, source, tile_expert, tile_first,
     expert_stop, rows, N: tl.constexpr, K: tl.constexpr, W: tl.constexpr, COPIES: tl.constexpr,
     GROUPED: tl.constexpr, SCALED: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
-    COMPILED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
     PACKED: tl.constexpr = W < K
     N_TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -110,7 +111,7 @@ def _product_kernel(
     if EARLY and not GROUPED and W % 128 == 0 and EVEN:
         tl.extra.cuda.gdc_launch_dependents()
         LINES: tl.constexpr = STEPS * BLOCK_K // 128
-        line = tl.minimum(tl.arange(0, triton_power(LINES)), LINES - 1)
+        line = tl.minimum(tl.arange(0, power_of_two(LINES)), LINES - 1)
         _prefetch(
             weight + tl.minimum(n, N - 1)[:, None] * W + split * (STEPS * BLOCK_K) + line[None, :] * 128
         )

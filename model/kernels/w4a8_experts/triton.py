@@ -42,9 +42,7 @@ def w4a8_experts(
         second_groups = groups._replace(copies=0, **_tiles(groups.stop_E, M * K, second.block_m))
     else:
         second_groups = groups._replace(copies=0)
-    token, token_scale = quantize(
-        x_MD.contiguous(), first.early
-    )  # right before the product that may begin early
+    token, token_scale = quantize(x_MD.contiguous(), first.early)
     total = sums(token, gate_up, M * K, groups, first)
     inner = torch.empty(M * K, G // 2, dtype=torch.int8, device=x_MD.device)
     inner_scale = torch.empty(M * K, dtype=torch.float32, device=x_MD.device)
