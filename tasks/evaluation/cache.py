@@ -16,7 +16,8 @@ DECIDING = ("model.safetensors", "config.json", "tokenizer.json", "chat_template
 
 def checkpoint_digest(record: dict) -> str:
     """Identity of a checkpoint's content, from its artifact's record."""
-    names = [name for name in record["files"] if name in DECIDING or name.endswith(".safetensors")]
+    own = [name for name in record["files"] if "/" not in name]  # exports beside it have folders
+    names = [name for name in own if name in DECIDING or name.endswith(".safetensors")]
     return digest_of({name: record["files"][name][1] for name in names})
 
 

@@ -41,7 +41,7 @@ def card(facts: Facts, scores: Scores, title: str) -> dict[str, Any] | None:
         "title": title, "recipe": facts.recipe, "stage": name, "record": record, "scored": scored,
         "shape": ModelSection(**shape).config() if shape else None,
         "path": facts.folders[name], "positions": _positions(facts.folders[name]),
-        "weights": sum(size for file, (size, _) in record["files"].items() if file.endswith(".safetensors")),
+        "weights": _weights(record["files"]),
         "costs": costs(facts), "sources": corpus(facts), "funnel": funnel(facts),
         "contamination": contamination(facts), "versions": versions(facts),
         "rows": [
@@ -50,6 +50,11 @@ def card(facts: Facts, scores: Scores, title: str) -> dict[str, Any] | None:
         "families": scores.families(scored), "protocol": scores.protocol_hash(scored),
         "limits": [*_limits(facts, scores, scored)], "quantization": quantization(facts, scores),
     }  # fmt: skip
+
+
+def _weights(files: dict[str, list]) -> int:
+    """Bytes of the checkpoint itself: an export in a folder beside it has weights of its own."""
+    return sum(size for name, (size, _) in files.items() if name.endswith(".safetensors") and "/" not in name)
 
 
 def _has(facts: Facts, name: str) -> bool:

@@ -300,6 +300,6 @@ def test_an_unknown_checkpoint_is_named(root):
 
 def test_curves_do_not_change_a_checkpoint_but_weights_do():
     record = {"files": {"model.safetensors": [1, "a"], "config.json": [1, "b"], "curves.csv": [1, "c"]}}
-    other = {"files": {**record["files"], "curves.csv": [2, "d"]}}
+    other = {"files": {**record["files"], "curves.csv": [2, "d"], "w8a8/model.safetensors": [1, "f"]}}
     changed = {"files": {**record["files"], "model.safetensors": [1, "e"]}}
     assert checkpoint_digest(record) == checkpoint_digest(other) != checkpoint_digest(changed)

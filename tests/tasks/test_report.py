@@ -143,6 +143,9 @@ def fill(stage: str, folder: Path) -> dict:
     if stage == "quantize":
         (folder / "config.json").write_text('{"max_position_embeddings": 1024, "quantization_config": {}}')
         (folder / "quantization.json").write_text(json.dumps(MODELS))
+        (folder / "w8a8").mkdir()
+        for name, size in (("model.safetensors", 1_200_000), ("w8a8/model.safetensors", 9_000_000)):
+            (folder / name).write_bytes(bytes(size))
         (folder / "calibration.json").write_text(json.dumps({"w4a8": CALIBRATION}))
     if stage == "eval_sets":
         (folder / "tasks.jsonl").write_text(json.dumps({"messages": [ASKED]}) + "\n")
@@ -279,6 +282,7 @@ def test_the_card_tells_of_the_last_checkpoint_what_the_records_say(folders, tmp
     record = json.loads((folders["quantize"] / "record.json").read_text())
     assert text.startswith("---\nlibrary_name: transformers") and "# A title & more: tiny/quantize" in text
     assert "A chat model of 1.924 M parameters" in text and "| positions | 1,024 |" in text
+    assert "| weights | 1.2 MB |" in text  # without those of the export beside it
     assert record["content"] in text and record["identity"] in text
     assert "`quantize` itself was not scored: these are the scores of `sft`." in text
     assert "| Exact match, thinking off | 93 % | 87–96 | 40 |" in text
