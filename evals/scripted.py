@@ -58,7 +58,7 @@ class Answers:
 
 
 class Scripted:
-    """Takes the place of a checkpoint before every suite but the one about sparse attention."""
+    """Takes the place of a checkpoint before every suite that asks for text, or likelihoods of documents."""
 
     attentions = ("dense",)
     top_k = 0

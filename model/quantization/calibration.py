@@ -2,7 +2,8 @@
 
 A block is observed with what the blocks before it, already quantised, pass on. For experts the inputs are
 those of the tokens that chose them, with counts; an expert that fewer than ``min_tokens`` chose is given all
-tokens of its layer instead ("pooled"), since a handful says nothing about a matrix.
+tokens of its layer instead ("pooled"; its down projection those that are kept as rows), since a handful says
+nothing about a matrix.
 
 N rows (tokens) kept, D hidden, I input features, F ffn width, E experts.
 """

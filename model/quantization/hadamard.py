@@ -42,11 +42,11 @@ def shifted_block_hadamard(
     """Two block Hadamard matrices, the second one's blocks moved on by half a block, so that neighbouring
     blocks mix as well: cheaper to apply than a whole one and nearly as good at spreading.
 
-    ``block``: a quarter of the largest possible unless given, and at least 2.
+    ``block``: a quarter of the largest possible unless given; where that is none of 2 or more, the largest.
     """
     if block is None:
         largest = largest_block(size)
-        block = largest // 4 if largest % 4 == 0 and _base(largest // 4) is not None else largest
+        block = largest // 4 if largest % 8 == 0 and _base(largest // 4) is not None else largest
     first = block_hadamard(size, generator, block=block)
     second = block_hadamard(size, generator, block=block).roll((block // 2, block // 2), (0, 1))
     return first @ second

@@ -44,7 +44,7 @@ class Turn:
 def rotate_model(model: Transformer, *, seed: int = 0) -> None:
     """Fold all gains and rotate, in place; the function stays the same up to rounding.
 
-    Raises ``ValueError`` for a model that is rotated already.
+    Raises ``ValueError`` for a model that is rotated already, which its MTP block tells.
     """
     prepare(model)
     fold(folds(model))

@@ -15,7 +15,7 @@ class Comparison:
 
     def __init__(self, rows: dict[str, Sequence[Row]], prompts: Sequence[Sequence[int]], new_tokens: int):
         self._rows, self._prompts, self._new_tokens = rows, prompts, new_tokens
-        # Chats are too short to select in: documents are read once more, as whole batches.
+        # Read once more for routes, selections and divergence, which are kept by whole batches.
         self._batches: list[torch.Tensor] = equal_batches(
             [row.ids for group in rows.values() for row in group]
         )

@@ -58,7 +58,7 @@ def flops(name: str, record: dict[str, Any], shape: ModelConfig) -> float | None
     """FLOPs of a stage's tokens, computed from the model's shape as ``perf/mfu`` counts them.
 
     Of reinforcement learning: a forward pass when a token is sampled and a training step on it. Prompts, and
-    teachers' passes over them, come on top, so that it is a lower bound. None for stages without a model.
+    teachers' passes over them, come on top, so that it is a lower bound. None for stages that train nothing.
     """
     section = record["sections"].get(name) or {}
     if name in RL_STAGES:

@@ -36,6 +36,13 @@ def test_orthogonal_and_with_signs_of_its_seed(make, size):
     assert not torch.equal(Q, make(size, torch.Generator().manual_seed(4)))
 
 
+@pytest.mark.parametrize("size", [8, 12, 24, 92])
+def test_shifted_blocks_always_mix(size):
+    """Blocks of one feature would turn nothing."""
+    Q = shifted_block_hadamard(size, torch.Generator().manual_seed(0))
+    assert (Q.abs() > 1e-9).sum(0).min() >= 2
+
+
 def test_blocks_stay_apart_and_shifted_blocks_mix():
     plain = block_hadamard(32, torch.Generator().manual_seed(0), block=8)
     assert plain[:8, 8:].eq(0).all() and plain[:8, :8].abs().allclose(torch.tensor(8.0).double() ** -0.5)
