@@ -1,7 +1,10 @@
 """config.json of Hugging Face's ``glm_moe_dsa``, from and to ``ModelConfig``."""
 
 import json
+from numbers import Real
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from model.config import ModelConfig
 from model.quantization.export import Groups, read_groups
@@ -31,6 +34,11 @@ CONSTANTS = {
 }  # fmt: skip
 
 
+# Sizes that may be none at all; a foreign config.json may have any number.
+MAY_BE_ZERO = ("first_dense_layers", "num_shared_experts", "mtp_steps", "init_std")
+LARGEST = 2**31 - 1
+
+
 def config_json(model: Transformer) -> dict:
     """config.json of a model."""
     config = model.config
@@ -58,18 +66,27 @@ def read_config(folder: str | Path) -> tuple[ModelConfig, bool]:
     """Shape of a folder's model, and whether its indexer weights are trained ones."""
     path = Path(folder) / "config.json"
     found = _read(path)
-    if found.get("rope_parameters", {}).get("rope_type", "default") != "default":
+    own, rope = found.get(OWN_KEY, {}), found.get("rope_parameters", {})
+    if not isinstance(own, dict) or not isinstance(rope, dict):
+        key = OWN_KEY if isinstance(rope, dict) else "rope_parameters"
+        raise ValueError(f"{path}: {key} is no object with keys; copy the folder again")
+    if rope.get("rope_type", "default") != "default":
         raise ValueError(f"{path} asks for scaled rotary positions, which GLM-5 does not have")
-    own = found.get(OWN_KEY, {})
     try:
         fields = {ours: found[theirs] for ours, theirs in CONFIG_KEYS.items()}
-        fields["rope_base"] = found["rope_parameters"]["rope_theta"]
+        fields["rope_base"] = rope["rope_theta"]
         fields["index_top_k"] = own.get("index_topk", found["index_topk"])
     except KeyError as error:
         raise ValueError(f"{path} has no key {error}; choose a GLM-5 checkpoint") from error
     # A foreign folder with an MTP block says nothing of the steps: three, as in the paper.
     fields["mtp_steps"] = own.get("mtp_steps", 3 if found.get("num_nextn_predict_layers") else 0)
-    return ModelConfig(**fields), own.get("indexer") != "untrained"
+    _check_numbers(path, fields)
+    try:
+        return ModelConfig(**fields), own.get("indexer") != "untrained"
+    except ValidationError as error:
+        first = error.errors()[0]
+        which = ".".join(map(str, first["loc"])) or "its shape"
+        raise ValueError(f"{path}: {which} is wrong ({first['msg']}); copy the folder again") from error
 
 
 def read_quantization(folder: str | Path) -> Groups | None:
@@ -77,6 +94,14 @@ def read_quantization(folder: str | Path) -> Groups | None:
     path = Path(folder) / "config.json"
     found = _read(path).get("quantization_config")
     return None if found is None else read_groups(found, str(path))
+
+
+def _check_numbers(path: Path, fields: dict) -> None:
+    for name, value in fields.items():
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if not number or not (0 if name in MAY_BE_ZERO else 1e-30) <= value <= LARGEST:
+            key = CONFIG_KEYS.get(name, name)
+            raise ValueError(f"{path}: {key} is {value!r}, which no model has; copy the folder again")
 
 
 def _read(path: Path) -> dict:

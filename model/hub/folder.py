@@ -25,6 +25,7 @@ from model.quantization.rounding import QuantizedTensor
 from model.transformer import Transformer, initialise
 
 WEIGHTS = "model.safetensors"
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def save_folder(
@@ -92,6 +93,11 @@ def _read(folder: Path, device: str):
     if not any(name.startswith(f"model.layers.{config.num_layers}.") for name in tensors):
         # transformers has no MTP block and leaves it out of what it writes.
         config = config.model_copy(update={"mtp_steps": 0})
+    if max(config.num_layers, config.num_experts) > len(tensors):  # before as many are made
+        raise ValueError(
+            f"{folder} has {len(tensors)} tensors, and its config.json calls for {config.num_layers} layers "
+            f"with {config.num_experts} experts"
+        )
     with torch.device("meta"):
         model = Transformer(config, indexer=True)
         if model.mtp is not None and f"model.layers.{config.num_layers}.rot.weight" in tensors:
@@ -101,9 +107,11 @@ def _read(folder: Path, device: str):
     # The MTP block of the released layout may bring its own copy of embedding and head, which are the
     # trunk's.
     copies = re.compile(rf"model\.layers\.{config.num_layers}\.(embed_tokens|shared_head\.head)\.weight")
+    _check_head(folder, f"model.layers.{config.num_layers}.", stored, tensors)
     tensors = {name: t for name, t in tensors.items() if name in stored or not copies.fullmatch(name)}
     _check_shapes(folder, stored, tensors)
     plain, parts = decode(folder, tensors, shapes, groups) if groups else (tensors, {})
+    _check_floats(folder, plain)
     return model, trained, plain, parts
 
 
@@ -139,6 +147,22 @@ def _check_shapes(folder: Path, expected: dict, tensors: dict) -> None:
     for name in tensors:
         if name not in expected:
             raise ValueError(f"{folder} has a tensor {name} that its config.json does not call for")
+
+
+def _check_head(folder: Path, mtp: str, expected: dict, tensors: dict) -> None:
+    """A head of the MTP block that is not the trunk's belongs to a rotated model, with its correction."""
+    name, trunk = f"{mtp}shared_head.head.weight", tensors.get("lm_head.weight")
+    if name in expected or name not in tensors or trunk is None or torch.equal(tensors[name], trunk):
+        return
+    raise ValueError(
+        f"{folder} has no tensor {mtp}rot.weight, which goes with {name} of a rotated model; export it again"
+    )
+
+
+def _check_floats(folder: Path, tensors: dict) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATS:
+            raise ValueError(f"{folder}: {name} is {tensor.dtype} where a float is called for")
 
 
 def _fresh_indexers(model: Transformer) -> dict[str, torch.Tensor]:

@@ -126,10 +126,10 @@ def imported_quantized(
 
 
 def _scale(folder: Path, name: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    scale = tensors[name]
-    if not scale.is_floating_point() or not bool((scale.isfinite() & (scale > 0)).all()):
+    scale = tensors[name].float()  # first: a float64 may be none any more in float32
+    if not tensors[name].is_floating_point() or not bool((scale.isfinite() & (scale > 0)).all()):
         raise ValueError(f"{folder}: {name} holds what is no positive number; export the folder again")
-    return scale.float()
+    return scale
 
 
 def _bits_of(name: str, shape: tuple[int, ...], groups: Groups) -> int | None:

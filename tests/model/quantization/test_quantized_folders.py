@@ -128,6 +128,14 @@ CONFIG_FAULTS = [
     (lambda c: group_of(c, 4)["targets"].append("re:("), "is no pattern"),
     (lambda c: c["quantization_config"]["ignore"].append(r"re:.*o_proj$"), "o_proj.weight_scale that its"),
     (lambda c: c.pop("quantization_config"), "has no tensor model.layers.1.mlp.experts.0.gate_proj.weight"),
+    (lambda c: c.update(glm5_pipeline=[]), "glm5_pipeline is no object"),
+    (lambda c: c.update(rope_parameters=None), "rope_parameters is no object"),
+    (lambda c: c.update(hidden_size=-1), "hidden_size is -1, which no model has"),
+    (lambda c: c.update(q_lora_rank="x"), "q_lora_rank is 'x'"),
+    (lambda c: c.update(kv_lora_rank=10**30), "kv_lora_rank is 10+, which"),
+    (lambda c: c.update(first_k_dense_replace=9), "first_dense_layers is larger than num_layers"),
+    (lambda c: c.update(num_hidden_layers=10**9), "calls for 1000000000 layers"),
+    (lambda c: c.update(n_routed_experts=10**9), "with 1000000000 experts"),
 ]  # fmt: skip
 
 
@@ -155,6 +163,9 @@ TENSOR_FAULTS = [
     (lambda t: t.update({f"{EXPERT}_scale": torch.ones(24, 2)}), r"_scale has shape \(24, 2\)"),
     (lambda t: t[f"{OUT}_scale"].fill_(float("nan")), f"{OUT}_scale holds what is no positive number"),
     (lambda t: t[f"{OUT}_scale"].zero_(), f"{OUT}_scale holds what is no positive number"),
+    (lambda t: t.update({f"{OUT}_scale": t[f"{OUT}_scale"].double() * 1e-300}), "holds what is no positive"),
+    (lambda t: t.update({"model.norm.weight": t["model.norm.weight"].int()}), "is torch.int32 where a float"),
+    (lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}), "where a float is"),
     (lambda t: t.update({OUT: t[OUT].float()}), f"{OUT} is torch.float32 where torch.int8"),
     (lambda t: t.update({f"{OUT}_zero_point": torch.zeros(24, 1)}), f"has a tensor {OUT}_zero_point"),
 ]  # fmt: skip
@@ -230,6 +241,21 @@ def test_the_head_and_correction_of_a_rotated_models_mtp_block_survive(tmp_path,
     expected, _ = model.mtp_states(tokens, model(tokens).hidden_BTD, steps=2)
     found, _ = loaded.mtp_states(tokens, loaded(tokens).hidden_BTD, steps=2)
     assert torch.equal(loaded.draft_head(found[1]), model.draft_head(expected[1]))
+
+
+def test_a_rotated_mtp_block_without_its_correction_gets_one_sentence(tmp_path, make_model):
+    model = make_model(small_config(5), indexer=True)
+    rotate_model(model, seed=1)
+    save_folder(model, tmp_path)
+    path, mtp = tmp_path / "model.safetensors", f"model.layers.{model.config.num_layers}"
+    tensors = load_file(path)
+    del tensors[f"{mtp}.rot.weight"]
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=rf"has no tensor {mtp}.rot.weight, which goes with {mtp}.shared"):
+        load_folder(tmp_path)
+    tensors[f"{mtp}.shared_head.head.weight"] = tensors["lm_head.weight"].clone()  # the released layout
+    save_file(tensors, path)
+    assert load_folder(tmp_path).mtp.correction is None
 
 
 def test_a_loaded_model_computes_as_the_one_that_was_saved(saved):
