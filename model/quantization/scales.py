@@ -1,4 +1,4 @@
-"""Scales of a weight's rows: min-max, a search over clipping, and SSZ.
+"""Scales of a weight's rows: the error under one, and SSZ, which lessens it.
 
 O output features, I input features; leading dimensions (experts) are free; all float32.
 """
@@ -14,21 +14,12 @@ ScaleSearch = Callable[[torch.Tensor, int], torch.Tensor]
 
 SSZ_STEPS = 10  # of msModelSlim's recipe for GLM-5
 SSZ_CHANGE = 1e-10
-CLIPS = [1.0 - 0.01 * step for step in range(51)]
 
 
 def squared_error(weight_OI: torch.Tensor, scale_O1: torch.Tensor, bits: int) -> torch.Tensor:
     """Mean squared error (..., O, 1) of every row under that scale."""
     rounded = dequantize(quantize_weight(weight_OI, scale_O1, bits), scale_O1)
     return (rounded - weight_OI.float()).square().mean(-1, keepdim=True)
-
-
-def clipped_scale(weight_OI: torch.Tensor, bits: int) -> torch.Tensor:
-    """The best of the min-max scale times 1.0, 0.99 .. 0.5 for every row: clipping a few large weights may
-    cost less than the coarse step that keeps them.
-    """
-    widest = minmax_scale(weight_OI, bits)
-    return _best(weight_OI, bits, ((widest * clip).clamp_min(WEIGHT_FLOOR) for clip in CLIPS))
 
 
 def ssz_scale(weight_OI: torch.Tensor, bits: int, *, steps: int = SSZ_STEPS) -> torch.Tensor:

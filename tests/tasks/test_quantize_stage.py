@@ -3,6 +3,7 @@
 import json
 import shutil
 from types import SimpleNamespace
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,9 @@ import torch
 
 from model.chat.files import save_chat_files
 from model.chat.tokenizer import Tokenizer
+from model.chat.tokens import END_OF_TEXT
 from model.hub import load_folder, read_quantized, save_folder
+from model.quantization import scheme
 from model.quantization.layers import QuantizedLinear, QuantizedMoE
 from model.quantization.scheme import Scheme
 from model.transformer import Transformer
@@ -19,9 +22,10 @@ from pipeline import artifacts
 from pipeline.errors import UserError
 from pipeline.progress import Progress
 from pipeline.recipe import load_recipe
-from pipeline.recipe.quantization import QuantizeSection
+from pipeline.recipe.quantization import Method, QuantizeSection
 from tasks.quantization.rows import calibration_batches, chat_rows
 from tasks.quantize import run, schemes_of
+from tasks.training.chats import read_chats
 from tests.tasks.conftest import WORDS
 
 SECTION = {
@@ -100,6 +104,12 @@ def test_no_chat_is_calibrated_on_and_compared(context):
     assert len(found.calibration) == 20 and room - 64 < size <= room
     everything = chat_rows(path, tokenizer, context.recipe.sft, 1000, 0)
     assert [row.ids for row in everything.heldout] == [row.ids for row in found.heldout]
+    # Fine-tuning holds the same chats out: what it packs for validation has the same tokens.
+    sft = context.recipe.sft
+    packed = read_chats(path, tokenizer, sft.sequence_length, sft.validation_rows)
+    kept = packed.validation.tokens[packed.validation.tokens != tokenizer.ids_by_name[END_OF_TEXT]]
+    assert packed.facts["sft/validation_documents"] == len(found.heldout)
+    assert sorted(kept.tolist()) == sorted(token for row in found.heldout for token in row.ids)
 
 
 def test_too_little_to_calibrate_on_gets_one_sentence(context):
@@ -110,6 +120,10 @@ def test_too_little_to_calibrate_on_gets_one_sentence(context):
     empty = QuantizeSection(calibration={"chats": 0, "documents": 0}).calibration
     with pytest.raises(UserError, match="neither chats nor documents"):
         calibration_batches([], context.inputs["pretrain_data"], empty)
+
+
+def test_the_recipe_offers_every_method():
+    assert get_args(Method) == get_args(scheme.Method)
 
 
 def test_a_model_of_8_bits_is_not_exported_twice():
