@@ -91,7 +91,11 @@ class HumanEval:
         )  # fmt: skip
         bodies = [first_part(text) for text in texts]
         verdicts = asyncio.run(judge_all(list(zip(asked, bodies, strict=True)), self.open_runner()))
-        return Result(self._scores(asked, bodies, verdicts), [])
+        attempts = [
+            {"task": problem.task_id, "mode": "completion", "reward": verdict}
+            for problem, verdict in zip(asked, verdicts, strict=True)
+        ]
+        return Result(self._scores(asked, bodies, verdicts), [], attempts)
 
     def _scores(self, asked: list[Problem], bodies: list[str], verdicts: list[bool | None]) -> list[Score]:
         n, scores = self.samples_per_problem, []

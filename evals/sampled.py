@@ -49,7 +49,8 @@ class SampledEnvironments:
         attempts = play_all(repeated, catalog, policy, decoding)
         judged = [attempt for attempt in attempts if attempt.reward is not None]
         unseen = set(family_names(catalog, evaluation_only=True))
-        return Result([*_means(judged, unseen), *_passes(judged, unseen, self.samples_per_task)], [])
+        scores = [*_means(judged, unseen), *_passes(judged, unseen, self.samples_per_task)]
+        return Result(scores, [], [attempt.record() for attempt in attempts])
 
 
 def _means(attempts: Sequence[Attempt], unseen: set[str]) -> list[Score]:

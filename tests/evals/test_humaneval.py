@@ -14,6 +14,7 @@ from environments.sandbox.interface import SandboxError
 from environments.snippets import Outcome, Runner, runner
 from evals import humaneval
 from evals.humaneval import HumanEval, Problem, first_part, judge_all
+from evals.policy import Result
 from evals.scripted import SCRIPTS, Answers, Scripted
 from pipeline.artifacts import hash_file
 from pipeline.errors import UserError
@@ -32,15 +33,18 @@ def verdicts(bodies, problem=OWN[1], where=None):
     return asyncio.run(judge_all([(problem, body) for body in bodies], where or runner(None)))
 
 
-def scores(script, samples=2, where=None) -> dict:
+def result(script, where) -> Result:
     answers = Answers()
     answers.add_code(OWN)
-    suite = HumanEval(OWN, samples, 64, lambda: where or runner(None))
-    return {score.name: score for score in suite.run(Scripted(script, answers)).scores}
+    return HumanEval(OWN, 2, 64, lambda: where).run(Scripted(script, answers))
+
+
+def scores(found: Result) -> dict:
+    return {score.name: score for score in found.scores}
 
 
 def test_scripts_prove_the_suite():
-    found = {script: scores(script) for script in SCRIPTS}
+    found = {script: scores(result(script, runner(None))) for script in SCRIPTS}
     assert found["oracle"]["pass@1"].value == found["oracle"]["pass@2"].value == 1.0
     assert found["random"]["pass@1"].value == 0.0 and found["random"]["parses"].value == 1.0
     assert found["heuristic"]["pass@1"].value == 0.0
@@ -65,8 +69,10 @@ def test_a_sandbox_that_fails_gives_no_verdict():
         async def _run(self, program: str, text: str, seconds: int) -> Outcome:
             raise SandboxError("gone")
 
-    found = scores("oracle", where=Dead())
-    assert found["failed"].value == 1.0 and "pass@1" not in found
+    found = result("oracle", Dead())
+    assert scores(found)["failed"].value == 1.0 and "pass@1" not in scores(found)
+    # So that checkpoints are not compared whose runs failed on other problems.
+    assert [a["task"] for a in found.attempts if a["reward"] is None] == ["Own/0"] * 2 + ["Own/1"] * 2
 
 
 def test_a_completion_ends_where_the_function_does():

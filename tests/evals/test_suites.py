@@ -93,7 +93,9 @@ def test_modes_of_one_task_are_one_item(items, oracle_policy):
 def test_sampled_scores_count_a_task_once_and_give_pass_at_k(items, oracle_policy):
     chosen = [i for i in items if i.mode == "interleaved"]
     policy = oracle_policy(chosen, change=Alternating())
-    scores = by_name(SampledEnvironments(chosen, 2, max_new_tokens=64).run(policy))
+    result = SampledEnvironments(chosen, 2, max_new_tokens=64).run(policy)
+    scores = by_name(result)
+    assert [a["task"] for a in result.attempts] == [i.task.id for i in chosen for _ in range(2)]
     seen = {i.task.id for i in chosen if i.task.family not in UNSEEN}
     assert scores["mean/all"].n == scores["pass@2/all"].n == len(seen)
     assert scores["mean/unseen"].n == len({i.task.id for i in chosen}) - len(seen)
