@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from model.kernels.int8_linear.product import Groups, Tiling, sums
-from model.kernels.int8_linear.rows import begin, divide, launch, quantize, quantize_row, row_block
+from model.kernels.int8_linear.rows import ROUND, begin, divide, launch, quantize, quantize_row, row_block
 from model.kernels.w4a8_experts import reference
 
 LOG2_E = tl.constexpr(reference.LOG2_E)
@@ -194,7 +194,7 @@ def _swiglu_kernel(
         SHIFT,
     )
     power = tl.minimum(tl.maximum(gate * -LOG2_E, -126.0), 126.0)
-    whole = (power + 12582912.0) - 12582912.0
+    whole = (power + ROUND) - ROUND
     part = power - whole
     exponential = ((((((C0 * part + C1) * part + C2) * part + C3) * part + C4) * part) + C5) * part + C6
     two_power = ((whole.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
