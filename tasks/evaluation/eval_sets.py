@@ -29,7 +29,7 @@ from tasks.training.stages import BASE_STAGES
 # Characters that a token stands for at most, nearly always: a longer document reaches the wanted length.
 CHARACTERS_PER_TOKEN = 6
 ANSWERED_ITEMS = 2  # of a family
-SCRIPTED_ITEMS = 3  # of a family and mode
+SCRIPTED_ITEMS = 3  # of a family and mode, and of a RULER task and length
 SAMPLED_MODE = "interleaved"  # in which reasoning is trained
 
 
@@ -53,11 +53,10 @@ class EvalSets:
             )
         items = [LongContextItem(**_long_item(row)) for row in _read_lines(folder / "longcontext.jsonl")]
         self.long_context = _first_of_each(items, lambda i: (i.task, i.length), section.long_context_items)
-        questions = [
+        self.questions = [
             RulerQuestion(**_long_item(row), match=row["match"])
             for row in _read_lines(folder / "ruler.jsonl")
         ]
-        self.ruler = _first_of_each(questions, lambda i: (i.task, i.length), section.ruler_items)
         problems = [Problem(**row) for row in _read_lines(folder / "humaneval.jsonl")]
         self.problems = self._runnable(_spread(problems, section.humaneval_problems))
         self.tasks = [Item(Task.from_record(row), row["mode"]) for row in _read_lines(folder / "tasks.jsonl")]
@@ -72,7 +71,7 @@ class EvalSets:
             BitsPerByte(self.short, section.length, shown),
             SparseAttention(self.long, section.long_length),
             LongContext(self.long_context, section.long_context_new_tokens, shown),
-            Ruler(self.ruler, section.ruler_new_tokens, shown),
+            Ruler(self._ruler(section.ruler_items), section.ruler_new_tokens, shown),
             Environments(self._tasks(count), new_tokens, samples=shown),
         ]
         if self.problems:
@@ -86,13 +85,13 @@ class EvalSets:
         return suites
 
     def suites_of_scripts(self) -> list[Suite]:
-        """Those of a checkpoint, with some tasks of each family: one script gives a task another's answer."""
+        """Those of a checkpoint, with some items of each kind: one script gives an item another's answer."""
+        own: dict[type, Suite] = {
+            Environments: Environments(self._tasks(SCRIPTED_ITEMS), 1),
+            Ruler: Ruler(self._ruler(SCRIPTED_ITEMS), self.section.ruler_new_tokens),
+        }
         suites = self.suites(BASE_STAGES[0])
-        return [
-            Environments(self._tasks(SCRIPTED_ITEMS), 1) if isinstance(suite, Environments) else suite
-            for suite in suites
-            if not isinstance(suite, SparseAttention)
-        ]
+        return [own.get(type(suite), suite) for suite in suites if not isinstance(suite, SparseAttention)]
 
     def _runnable(self, problems: list[Problem]) -> list[Problem]:
         """Programs of a policy run in a real sandbox or not at all."""
@@ -106,6 +105,9 @@ class EvalSets:
 
     def _in_one_mode(self, count: int) -> list[Item]:
         return [item for item in self._tasks(count) if item.mode == SAMPLED_MODE]
+
+    def _ruler(self, count: int) -> list[RulerQuestion]:
+        return _first_of_each(self.questions, lambda i: (i.task, i.length), count)
 
     def _tasks(self, count: int) -> list[Item]:
         """Of each family and mode ``count``, the same tasks in every mode."""

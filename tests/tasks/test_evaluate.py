@@ -207,6 +207,9 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     scripted = {(row["checkpoint"], row["suite"], row["name"]): row["value"] for row in scores["scripted"]}
     for suite, name in (("environments", "exact/off"), ("long_context", "dense/all"), ("ruler", "dense/all")):
         assert scripted["oracle", suite, name] == 1.0 and scripted["nop", suite, name] == 0.0
+    # Two items of a RULER task, where a checkpoint is asked one: "random" takes another item's answer.
+    asked = {row["n"] for row in scores["scripted"] if (row["suite"], row["name"]) == ("ruler", "dense/all")}
+    assert asked == {6} and rows["sft", "ruler", "dense/all"]["n"] == 3
     assert {r["name"] for r in scores["arena"]["ratings"]} == set(SECTION["checkpoints"]) - set(BASE_STAGES)
     assert (
         scores["arena"]["wins"]["sft"]["distill"] == scores["arena"]["wins"]["distill"]["sft"]
