@@ -92,7 +92,10 @@ def read_groups(found: Any, where: str) -> Groups:
     targets = []
     for name, group in groups.items():
         bits = _bits(group, f"{where}: quantization group {name!r}", found.get("format"))
-        targets += [(pattern, bits) for pattern in group.get("targets") or []]
+        patterns = group.get("targets") or []
+        if not isinstance(patterns, list) or not isinstance(ignore, list):
+            raise ValueError(f"{where}: targets and ignore are no lists of module names; export it again")
+        targets += [(pattern, bits) for pattern in patterns]
     for pattern in [*ignore, *(pattern for pattern, _ in targets)]:
         _check_pattern(pattern, where)
     return Groups(tuple(targets), tuple(ignore))
@@ -126,7 +129,7 @@ def _bits(group: dict, which: str, format_of_all: Any) -> int:
     if not isinstance(weights, dict) or not isinstance(inputs, dict):
         raise ValueError(f"{which} does not say how weights and activations are quantised")
     bits = weights.get("num_bits")
-    if bits not in FORMATS or weights.get("type") != "int" or not weights.get("symmetric", True):
+    if bits not in (*FORMATS,) or weights.get("type") != "int" or not weights.get("symmetric", True):
         raise ValueError(f"{which} is not of symmetric integers of 4 or 8 bits, which are all that is read")
     size = weights.get("group_size")
     if weights.get("strategy") != "channel" or size not in (None, -1):

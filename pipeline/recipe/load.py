@@ -149,7 +149,7 @@ def _parse(path: Path) -> dict:
 
 
 # Sections that are tables of free names: a child recipe replaces them as a whole.
-_TABLES = {"mix", "contexts", "families", "modes", "teachers", "rewards"}
+_TABLES = {"mix", "contexts", "families", "modes", "teachers", "rewards", "exports"}
 
 
 def _merge(base: dict, changes: dict) -> dict:

@@ -51,7 +51,7 @@ def chat_rows(path: Path, tokenizer: Tokenizer, sft: SftSection, heldout: int, c
             f"{path} has {len(held)} chats for validation and {len(others)} to calibrate on, and at least 1 "
             f"and {calibration} are needed: lower quantize.calibration.chats or raise sft_data.chats"
         )
-    return ChatRows(held[:heldout], others)
+    return ChatRows(held[:heldout], others[:calibration])  # one was read although none was asked for
 
 
 def calibration_batches(

@@ -32,6 +32,8 @@ def test_a_child_changes_what_it_names_and_keeps_the_rest(write):
     assert mine.sft.optimizer.adamw_lr == tiny.sft.optimizer.adamw_lr
     assert mine.pretrain == tiny.pretrain and mine.collect == tiny.collect
     assert parent_of(write()) == "tiny" and parent_of("tiny") == "tiny"
+    assert tiny.quantize.exports
+    assert load_recipe(write(quantize={"exports": {}})).quantize.exports == {}  # a table is replaced whole
 
 
 @pytest.mark.parametrize(

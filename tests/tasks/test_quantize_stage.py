@@ -104,6 +104,7 @@ def test_no_chat_is_calibrated_on_and_compared(context):
     assert len(found.calibration) == 20 and room - 64 < size <= room
     everything = chat_rows(path, tokenizer, context.recipe.sft, 1000, 0)
     assert [row.ids for row in everything.heldout] == [row.ids for row in found.heldout]
+    assert not everything.calibration
     # Fine-tuning holds the same chats out: what it packs for validation has the same tokens.
     sft = context.recipe.sft
     packed = read_chats(path, tokenizer, sft.sequence_length, sft.validation_rows)
