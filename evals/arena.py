@@ -19,7 +19,7 @@ import numpy as np
 from evals.statistics import resamples
 
 Answer = Mapping[str, Any]  # a record of ``evals.attempts``
-VERSION = 1
+VERSION = 2
 SCALE, ANCHOR = 400 / math.log(10), 1000.0
 # Half a win for each of a pair, once a pair: one that never lost a battle keeps a finite rating.
 PRIOR = 0.5
@@ -37,7 +37,9 @@ class Rating:
 
 @dataclass(frozen=True)
 class Arena:
-    """``wins[a][b]``: battles that a won against b, a tie counting half; ``battles`` and ``ties`` of all."""
+    """``wins[a][b]``: battles that a won against b, a tie counting half; ``battles`` and ``ties`` of all,
+    ``tasks`` that had a battle.
+    """
 
     ratings: list[Rating]
     wins: dict[str, dict[str, float]]
@@ -82,12 +84,13 @@ def hold(answers: Mapping[str, Sequence[Answer]], seed: int) -> Arena:
             ties += won == 0.5
         if not wins_GCC[:, i, j].any() and not wins_GCC[:, j, i].any():
             raise ValueError(f"{a} and {b} answered no prompt in common: nothing can be judged")
+    wins_GCC = wins_GCC[wins_GCC.any((1, 2))]  # a task without a battle is no item of the bootstrap
     values_C, low_C, high_C = _rate(wins_GCC)
     total_CC = wins_GCC.sum(0)
     return Arena(
         [Rating(*row) for row in zip(names, values_C.tolist(), low_C.tolist(), high_C.tolist(), strict=True)],
         {a: {b: float(total_CC[i, j]) for j, b in enumerate(names) if i != j} for i, a in enumerate(names)},
-        len(tasks), int(total_CC.sum()), int(ties),
+        len(wins_GCC), int(total_CC.sum()), int(ties),
     )  # fmt: skip
 
 

@@ -109,14 +109,14 @@ def _add_baselines(context: Context, suite: Suite, cache: Cache, card: Scorecard
 def _write(context: Context, card: Scorecard, scripted: Scorecard, left_out: dict[str, str]) -> None:
     names = context.section.checkpoints
     ordered = [*BASELINES, *names]
-    arena = hold_arena(card, names)
+    arena, why_not = hold_arena(card, names)
     scores = {
         "rows": [*card.rows(), *arena_rows(arena)],
         "changes": changes(card.results, card.protocols, zip(ordered, ordered[1:], strict=False)),
         "beside_parent": beside_parents(card, context.inputs, context.input_records, names),
         "arena": arena,
         "scripted": scripted.rows(),
-        "left_out": left_out,
+        "left_out": left_out | why_not,
         "checkpoints": {name: checkpoint_digest(context.input_records[name]) for name in names},
         "settings": {**context.section.model_dump(mode="json"), "decoding": "greedy", "intervals": "95 %"},
     }

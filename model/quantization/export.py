@@ -138,8 +138,10 @@ def _bits(group: dict, which: str, format_of_all: Any) -> int:
             f"{which} has weight scales by {kind!r}{f' of {size}' if size else ''}, and only one scale an "
             "output channel is read: export it with strategy channel"
         )
-    if (inputs.get("num_bits"), inputs.get("strategy"), inputs.get("dynamic")) != (8, "token", True):
-        raise ValueError(f"{which} has activations other than dynamic int8 with one scale a token")
+    kind = [inputs.get(key) for key in ("num_bits", "strategy", "dynamic")]
+    kind += [inputs.get("type", "int"), inputs.get("symmetric", True)]  # float is another 8 bits
+    if kind != [8, "token", True, "int", True] or group.get("output_activations") is not None:
+        raise ValueError(f"{which} has activations other than dynamic symmetric int8 with one scale a token")
     form = group.get("format") or format_of_all
     if form != FORMATS[bits]:
         raise ValueError(f"{which} stores {bits} bits as {form!r}, and {FORMATS[bits]!r} is read")

@@ -5,6 +5,7 @@ More training tokens than ``pretrain_data`` or ``midtrain_data`` hold are no fau
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,9 @@ def _checkpoints(recipe: "Recipe") -> Iterator[str]:
             nearest = difflib.get_close_matches(name, there, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"those are {', '.join(there)}"
             yield f"evaluate.checkpoints names {name!r}, which is no stage with a checkpoint: {hint}"
+    twice = [name for name, count in Counter(recipe.evaluate.checkpoints).items() if count > 1]
+    if twice:
+        yield f"evaluate.checkpoints names {', '.join(twice)} more than once: name each checkpoint once"
 
 
 def _rl_families(recipe: "Recipe") -> Iterator[str]:

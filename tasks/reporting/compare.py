@@ -23,6 +23,7 @@ STAGE = "evaluate"
 FAMILY = "exact/all/"
 FAMILY_LINE = Line("environments", FAMILY, "", "share")
 SHOWN = 12  # characters of a hash
+AGAIN = "holds no scores of {}: run stage evaluate again with --force"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class Side:
         return {key: Result(scores, []) for key, scores in found.items()}
 
     def _score(self, row: dict[str, Any]) -> Score:
-        kept = self.items[row["suite"]][row["name"]]
+        kept = self.items[row["suite"]].get(row["name"])
+        if kept is None:
+            raise UserError(f"items.json of {self.title} {AGAIN.format(row['suite'] + '/' + row['name'])}")
         numerators = kept.get("values", kept.get("numerators"))
         denominators = kept.get("denominators", [1.0] * len(numerators))
         bounds = [float("nan") if row[key] is None else row[key] for key in ("low", "high")]
@@ -100,14 +103,27 @@ def find(name: str) -> Side:
             "name a recipe or a folder of artifacts that has one"
         )
     scores, items = (_read(evaluation / file) for file in ("scores.json", "items.json"))
-    known = Scores.read(scores)
+    known = _known(scores, evaluation)
     one = evaluation == folder.parent / STAGE and folder.name != STAGE
     checkpoint = folder.name if one else known.checkpoints[-1]
     if checkpoint not in known.checkpoints:
         raise UserError(f"{evaluation} did not score {checkpoint} (it scored {', '.join(known.checkpoints)})")
+    if not isinstance(items, dict) or not isinstance(items.get(checkpoint), dict):
+        raise UserError(f"{evaluation / 'items.json'} {AGAIN.format(checkpoint)}")
     identity = scores.get("checkpoints", {}).get(checkpoint, "")
     title = f"{evaluation.parent.name}/{checkpoint}" + (f" ({identity[:SHOWN]})" if identity else "")
     return Side(title, checkpoint, known, items[checkpoint])
+
+
+def _known(scores: Any, evaluation: Path) -> Scores:
+    """The scores of a file; ``UserError`` where it holds none."""
+    try:
+        known = Scores.read(scores)
+        if known.checkpoints:
+            return known
+    except (AttributeError, KeyError, TypeError):
+        pass
+    raise UserError(f"{evaluation / 'scores.json'} {AGAIN.format('any checkpoint')}")
 
 
 def comparable(a: Side, b: Side) -> list[str]:

@@ -87,7 +87,8 @@ def test_modes_of_a_task_are_drawn_together():
 def test_what_was_not_judged_or_not_asked_of_both_is_left_out():
     a = [answer("1", reward=1.0), answer("2", reward=None), answer("3", reward=1.0)]
     b = [answer("1"), answer("2")]
-    assert hold({"a": a, "b": b}, seed=0).battles == 1
+    found = hold({"a": a, "b": b}, seed=0)
+    assert found.battles == found.tasks == 1 and math.isinf(found.ratings[0].high)
     with pytest.raises(ValueError, match="a and b answered no prompt in common"):
         hold({"a": a[2:], "b": b}, seed=0)
     with pytest.raises(ValueError, match="two contestants or more, not 1"):

@@ -161,6 +161,7 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
             "evaluate.checkpoints names 'pretran', which is no stage with a checkpoint: did you mean "
             "'pretrain'?",
         ),
+        ("evaluate.checkpoints", ["sft", "distill", "sft"], "evaluate.checkpoints names sft more than once"),
         (
             "evaluate.checkpoints",
             ["eval_sets"],

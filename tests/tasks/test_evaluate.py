@@ -20,7 +20,7 @@ from environments.catalog import environments, select
 from environments.interface import MODES
 from environments.ruler.material import Material
 from environments.ruler.tasks import make_item
-from evals.policy import Chat
+from evals.policy import Chat, Result
 from model.chat.files import save_chat_files
 from model.chat.renderer import render
 from model.chat.tokenizer import Tokenizer
@@ -36,10 +36,12 @@ from pipeline.recipe import load_recipe
 from pipeline.recipe.evaluation import EvaluateSection
 from pipeline.stage import execute
 from tasks.evaluate import run
+from tasks.evaluation.arena import arena_rows, hold_arena
 from tasks.evaluation.baselines import seen_windows
 from tasks.evaluation.cache import checkpoint_digest
 from tasks.evaluation.eval_sets import EvalSets
 from tasks.evaluation.policy import LocalPolicy
+from tasks.evaluation.scorecard import Scorecard
 from tasks.training.batches import StreamBatches, rows_of_step
 from tasks.training.stages import BASE_STAGES, CHECKPOINT_STAGES
 
@@ -242,6 +244,17 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     })  # fmt: skip
     _, record = evaluate(root)
     assert all(entry["cached"] for entry in record["facts"]["seconds_by_suite"])  # its weights are pretrain's
+
+
+def test_an_arena_in_which_nothing_was_judged_is_left_out_with_its_reason():
+    card, asked = Scorecard(), {"task": "t", "mode": "off", "valid": True, "language": 1.0, "repetition": 1.0}
+    for name, reward in (("sft", None), ("distill", 1.0)):
+        card.results[name, "environments"] = Result([], [], [{**asked, "reward": reward}])
+        card.protocols[name, "environments"] = "same"
+    assert hold_arena(card, ["sft"]) == (None, {})
+    arena, why_not = hold_arena(card, ["pretrain", "sft", "distill"])
+    assert arena is None and why_not["arena"].startswith("sft and distill answered no prompt in common")
+    assert arena_rows(arena) == []
 
 
 def test_bits_per_byte_equal_a_plain_forward_pass(root, models, tokenizer_json):

@@ -123,6 +123,8 @@ CONFIG_FAULTS = [
     (lambda c: group_of(c, 8)["weights"].update(num_bits=5), "not of symmetric integers"),
     (lambda c: group_of(c, 8)["weights"].update(symmetric=False), "not of symmetric integers"),
     (lambda c: group_of(c, 8)["input_activations"].update(dynamic=False), "activations other than dynamic"),
+    (lambda c: group_of(c, 8)["input_activations"].update(type="float"), "activations other than dynamic"),
+    (lambda c: group_of(c, 4)["input_activations"].update(symmetric=False), "activations other than dynamic"),
     (lambda c: group_of(c, 4).update(format=None), "stores 4 bits as 'mixed-precision'"),
     (lambda c: group_of(c, 4).update(format="int-quantized"), "stores 4 bits as 'int-quantized'"),
     (lambda c: group_of(c, 4)["targets"].append("re:("), "is no pattern"),

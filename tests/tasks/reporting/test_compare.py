@@ -112,6 +112,22 @@ def test_unlike_protocols_are_refused(root):
             "kept no values by item; run stage evaluate with --force",
         ),
         ("b", lambda f: (f / "scores.json").write_text("{"), "scores.json cannot be read"),
+        (
+            "b",
+            lambda f: (f / "scores.json").write_text("[]"),
+            "scores.json holds no scores of any checkpoint",
+        ),
+        (
+            "b",
+            lambda f: (f / "scores.json").write_text('{"rows": [{}]}'),
+            "holds no scores of any checkpoint",
+        ),
+        ("b", lambda f: (f / "items.json").write_text("null"), "items.json holds no scores of distill"),
+        (
+            "b",
+            lambda f: (f / "items.json").write_text('{"distill": {"environments": {}}}'),
+            "items.json of b/distill .* holds no scores of environments/exact/off",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_said_in_a_sentence(root, name, damage, sentence):
