@@ -111,3 +111,8 @@ class Result:
     scores: list[Score]
     samples: list[dict[str, Any]]  # for people
     attempts: list[dict[str, Any]] = field(default_factory=list)  # of every item, for comparisons
+
+    @property
+    def unjudged(self) -> list[tuple[str, str]]:
+        """Task and mode of every attempt without a reward, since the environment failed."""
+        return [(attempt["task"], attempt["mode"]) for attempt in self.attempts if attempt["reward"] is None]

@@ -23,7 +23,7 @@ def changes(results: Results, protocols: Protocols, pairs: Iterable[tuple[str, s
         for suite in dict.fromkeys(suite for name, suite in results if name == after):
             if protocols.get((before, suite)) != protocols[after, suite]:
                 continue
-            if _unjudged(results[before, suite]) == _unjudged(results[after, suite]):
+            if results[before, suite].unjudged == results[after, suite].unjudged:
                 rows += [
                     {"before": before, "after": after, "suite": suite, **difference}
                     for difference in _compare(results[before, suite], results[after, suite])
@@ -41,10 +41,6 @@ def perplexity_change(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in rows
         if row["name"] == "per_token"
     ]
-
-
-def _unjudged(result: Result) -> list[tuple[str, str]]:
-    return [(attempt["task"], attempt["mode"]) for attempt in result.attempts if attempt["reward"] is None]
 
 
 def _compare(first: Result, second: Result) -> list[dict[str, Any]]:

@@ -47,11 +47,13 @@ class Scorecard:
 
     def items(self) -> dict[str, Any]:
         """By checkpoint, suite and score what each item gave, for paired comparisons with other evaluations:
-        ``values``, or ``numerators`` over ``denominators`` where these are not all 1.
+        ``values``, or ``numerators`` over ``denominators`` where these are not all 1. Beside a suite's scores
+        ``unjudged``: task and mode of what its environments failed on, which is in no score.
         """
         found: dict[str, Any] = {}
         for (name, suite), result in self.results.items():
-            found.setdefault(name, {})[suite] = {score.name: _items(score) for score in result.scores}
+            scores = {score.name: _items(score) for score in result.scores}
+            found.setdefault(name, {})[suite] = {**scores, "unjudged": result.unjudged}
         return found
 
     def samples(self) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ class Side:
     title: str
     checkpoint: str
     scores: Scores
-    items: dict[str, dict[str, Any]]  # suite -> score -> what the items gave
+    items: dict[str, dict[str, Any]]  # suite -> score -> what the items gave, and "unjudged"
 
     def rows(self) -> list[dict[str, Any]]:
         """Without the arena: a rating has no items, and stands among the contestants of one evaluation."""
@@ -49,7 +49,12 @@ class Side:
         for row in self.rows():
             if row["suite"] in suites:
                 found.setdefault((name, row["suite"]), []).append(self._score(row))
-        return {key: Result(scores, []) for key, scores in found.items()}
+        return {key: Result(scores, [], self._failed(key[1])) for key, scores in found.items()}
+
+    def _failed(self, suite: str) -> list[dict[str, Any]]:
+        """Attempts at what was not judged; none where an older evaluation did not keep them."""
+        kept = self.items[suite].get("unjudged", [])
+        return [{"task": task, "mode": mode, "reward": None} for task, mode in kept]
 
     def _score(self, row: dict[str, Any]) -> Score:
         kept = self.items[row["suite"]].get(row["name"])
@@ -69,6 +74,7 @@ def compare(first: str, second: str) -> str:
     suites = comparable(a, b)
     results = {**a.results(suites, "a"), **b.results(suites, "b")}
     protocols = {(side, suite): a.protocols()[suite] for side in ("a", "b") for suite in suites}
+    unlike = [s for s in suites if results["a", s].unjudged != results["b", s].unjudged]
     rows = list(_rows(a, b, changes(results, protocols, [("a", "b")])))
     left_out = sorted(set(a.protocols()) ^ set(b.protocols()))
     lines = [
@@ -78,6 +84,8 @@ def compare(first: str, second: str) -> str:
         "",
     ]
     lines += _table([("score", "A", "B", "B - A", "95 % interval, paired", "n", ""), *rows])
+    if unlike:
+        lines += ["", f"not paired, since environments failed on other items: {', '.join(unlike)}"]
     if left_out:
         lines += ["", f"scored on one side alone: {', '.join(left_out)}"]
     return "\n".join(lines)

@@ -19,8 +19,14 @@ ROOT = Path(__file__).parents[3]
 N = 40
 
 
-def evaluation(folder: Path, right: dict[str, list[float]], protocol: str = "aa", bits: float = 2.0) -> None:
-    """An evaluate artifact of pretrain and of checkpoints with these answers, as the stage writes it."""
+def evaluation(
+    folder: Path, right: dict[str, list[float]], protocol: str = "aa", bits: float = 2.0, failed: str = ""
+) -> None:
+    """An evaluate artifact of pretrain and of checkpoints with these answers, as the stage writes it.
+
+    ``failed``: a task that no environment judged.
+    """
+    attempts = [{"task": name, "mode": "off", "reward": None if name == failed else 1.0} for name in "xy"]
     card = Scorecard()
     for name in ("pretrain", *right):
         hits = right.get(name, [0.0] * N)
@@ -30,7 +36,7 @@ def evaluation(folder: Path, right: dict[str, list[float]], protocol: str = "aa"
             "bits_per_byte": [ratio("all", [bits * n for n in range(1, 9)], [*range(1, 9)])],
         }
         for suite, scores in results.items():
-            card.results[name, suite] = Result(scores, [])
+            card.results[name, suite] = Result(scores, [], attempts if suite == "environments" else [])
             card.protocols[name, suite] = f"{protocol}-{suite}" if suite == "environments" else suite
     rating = {
         "checkpoint": "sft", "suite": "arena", "name": "rating", "value": 1000.0, "low": None, "high": None,
@@ -91,6 +97,16 @@ def test_names_and_folders(root, monkeypatch, name, checkpoint):
     monkeypatch.chdir(root)
     (root / "artifacts/b/sft").mkdir()
     assert find(name).checkpoint == checkpoint
+
+
+def test_items_that_failed_on_one_side_are_not_paired_with_others(root):
+    for recipe, failed in (("c", "x"), ("d", "y"), ("e", "y")):
+        evaluation(root / f"artifacts/{recipe}/evaluate", {"sft": [1.0] * N}, failed=failed)
+    table = compare("c", "d")
+    assert "Exact match" not in table and "Bits per byte" in table
+    assert table.endswith("not paired, since environments failed on other items: environments")
+    table = compare("d", "e")
+    assert line(table, "Exact match").endswith("equal") and "not paired" not in table
 
 
 def test_unlike_protocols_are_refused(root):
