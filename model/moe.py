@@ -105,6 +105,10 @@ class MoE(nn.Module):
         routed_MD = self._routed(x_BTD.flatten(0, 1), index_MK, weight_MK)
         return routed_MD.view_as(x_BTD) + self.shared(x_BTD), signals
 
+    def train_quantized(self, bits: int) -> None:
+        """See ``Transformer.train_quantized``."""
+        self.training_bits = bits
+
     def _routed(self, x_MD, index_MK, weight_MK) -> torch.Tensor:
         gate_up, down = self.gate_up, self.down
         if self.training_bits is not None:

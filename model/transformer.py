@@ -230,10 +230,12 @@ class Transformer(nn.Module):
     def train_quantized(self, bits: int) -> None:
         """From now on the trunk's routed experts compute as if they had so few bits, and learn all the same
         (quantisation-aware training, paper section 2.4.3). The MTP block stays as it is, as in exports.
+
+        Raises ``ValueError`` for a model whose experts are integers already.
         """
         for block in self.blocks:
             if isinstance(block.ffn, MoE):
-                block.ffn.training_bits = bits
+                block.ffn.train_quantized(bits)
 
     def add_indexer(self, seed: int = 0) -> None:
         """Give every attention a fresh lightning indexer (before DSA warm-up, paper section 2.1.1)."""

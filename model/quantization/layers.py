@@ -72,6 +72,11 @@ class QuantizedMoE(MoE):
         nn.Module.__init__(self)
         self.router, self.shared, self.quantized = layer.router, layer.shared, experts
 
+    def train_quantized(self, bits: int) -> None:
+        raise ValueError(
+            "this model is quantised, and integers cannot be trained: train the float checkpoint"
+        )
+
     def _routed(self, x_MD, index_MK, weight_MK) -> torch.Tensor:
         return self.quantized(x_MD, index_MK, weight_MK)
 

@@ -2,12 +2,16 @@
 
 import copy
 
+import pytest
 import torch
 from shapes import small_config
 
 from model.loss import next_targets, training_losses
 from model.moe import MoE
+from model.quantization.layers import install
+from model.quantization.quantize import quantize_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
+from model.quantization.scheme import Scheme
 
 
 def round_experts(model, bits: int) -> None:
@@ -41,6 +45,13 @@ def test_what_is_trained_is_what_is_stored_and_gradients_pass_through(make_model
         if own.grad is not None:
             torch.testing.assert_close(own.grad, other.grad, rtol=0, atol=0, msg=name)
     assert model.blocks[-1].ffn.down.grad.abs().sum() > 0
+
+
+def test_integers_are_not_trained(make_model):
+    model = make_model(small_config(0))
+    install(model, quantize_model(model, [], Scheme("minmax", rotation=False))[1])
+    with pytest.raises(ValueError, match="this model is quantised"):
+        model.train_quantized(4)
 
 
 def test_training_lowers_the_loss_of_the_stored_experts(make_model):
