@@ -51,6 +51,7 @@ def run(context: Context) -> dict[str, float]:
     cards = dict(zip(reversed(names), side_by_side(scoring, list(reversed(names)), device), strict=True))
     for name in names:
         card.extend(cards[name])
+    context.facts["decode"] = {name: scoring.decode[name] for name in names if name in scoring.decode}
     _write(context, card, score_scripts(sets.suites_of_scripts(), cache), sets.left_out)
     return headline(card.results, names, BASELINES)
 
@@ -61,6 +62,7 @@ class _Scoring:
     def __init__(self, context: Context, cache: Cache, suites: dict[str, list[Suite]]):
         self._context, self._cache, self._suites = context, cache, suites
         self._total, self._done, self._lock = sum(map(len, suites.values())), 0, threading.Lock()
+        self.decode: dict[str, str] = {}  # of each checkpoint that was loaded, how it decoded
 
     def __call__(self, name: str) -> Scorecard:
         card, checkpoint = Scorecard(), _Checkpoint(self._context.inputs[name])
@@ -69,6 +71,8 @@ class _Scoring:
             self._progress(0, f"{name} {suite.name}")  # with several at once, the one begun last
             card.add(name, suite, self._cache, digest, lambda: suite.run(checkpoint.policy()))  # noqa: B023 - called at once
             self._progress(1, f"{name} {suite.name} is done")
+        if checkpoint.loaded:
+            self.decode[name] = checkpoint.policy().decode
         return card
 
     def _progress(self, finished: int, note: str) -> None:
@@ -83,6 +87,10 @@ class _Checkpoint:
     def __init__(self, folder: Path):
         self.folder = folder
         self._policy: LocalPolicy | None = None
+
+    @property
+    def loaded(self) -> bool:
+        return self._policy is not None
 
     def policy(self) -> LocalPolicy:
         if self._policy is None:

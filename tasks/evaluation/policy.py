@@ -13,9 +13,10 @@ from model.chat.renderer import render
 from model.chat.segments import segments
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT, thinking_of
-from model.inference.decode import DecodeMode
+from model.inference.decode import DecodeMode, decode_mode
 from model.inference.engine import Engine
 from model.inference.generate import PREFILL_CHUNK, generate, score
+from model.inference.native.build import NoNativeCode
 from model.transformer import Transformer
 from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
@@ -24,7 +25,10 @@ CHAT_TOKENS = 4096  # of a batch that is scored: chats differ in length, and a b
 
 
 class LocalPolicy:
-    """Answers chats and continues documents; the model's own attention is sparse once it has an indexer."""
+    """Answers chats and continues documents; the model's own attention is sparse once it has an indexer.
+
+    ``decode``: how it decodes, "native" or why not; two ways may round to other tokens.
+    """
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer):
         self.model, self.tokenizer = model.eval(), tokenizer
@@ -32,7 +36,7 @@ class LocalPolicy:
         controls: tuple[Attention, ...] = ("dense", "window", "random")
         self.attentions: tuple[Attention, ...] = ("sparse", *controls) if model.has_indexer else controls
         self._start = tokenizer.ids_by_name[END_OF_TEXT]
-        self._decode = _quickest(model)
+        self._decode, self.decode = _quickest(model)
         # One for all chats: earlier turns, and tools that many of them begin with, are not read again.
         self._chats = Engine(model, prefill_chunk=PREFILL_CHUNK, decode=self._decode)
 
@@ -125,10 +129,16 @@ class LocalPolicy:
         return {i for i in ids if wanted in self.tokenizer.token_bytes(i)} | {self._start}
 
 
-def _quickest(model: Transformer) -> DecodeMode | None:
-    """Native code where it can decode the model: half the time of torch's for one of tiny's size."""
+def _quickest(model: Transformer) -> tuple[DecodeMode, str]:
+    """The way to decode, and it in words for the record.
+
+    Native code where it can decode the model: half the time of torch's for one of tiny's size.
+    """
+    other = decode_mode(None, model.embed.weight.device)
+    if other == "graphs":
+        return other, other
     try:
         Engine(model, pages=1, max_running=1, max_waiting=1, decode="native")
-    except ValueError:  # no compiler, another device, weights that are not plain float32
-        return None
-    return "native"
+    except NoNativeCode as error:
+        return other, f"{other}: {error}"
+    return "native", "native"

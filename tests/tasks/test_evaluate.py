@@ -1,5 +1,6 @@
 """The stage on five small checkpoints that really trained for some steps, on real documents and tasks."""
 
+import copy
 import json
 import math
 import random
@@ -26,6 +27,7 @@ from model.chat.renderer import render
 from model.chat.tokenizer import Tokenizer
 from model.config import SPECIAL_TOKENS, preset
 from model.hub import save_folder
+from model.inference.native.build import compiler
 from model.loss import next_targets, training_losses
 from model.quantization.quantize import quantize_model
 from model.quantization.scheme import Scheme
@@ -229,6 +231,9 @@ def test_scores_every_checkpoint_and_computes_only_what_is_missing(root, models,
     cached = {(s["checkpoint"], s["suite"]): s["cached"] for s in record["facts"]["seconds_by_suite"]}
     equal = [cached[name, "bits_per_byte"] for name in CHECKPOINT_STAGES[2:]]
     assert not cached["pretrain", "bits_per_byte"] and equal.count(False) == 1
+    decoded = record["facts"]["decode"]  # of integers too
+    needed = "native" if compiler() else "plain: decoding in native code needs a C++ compiler"
+    assert decoded["pretrain"].startswith(needed) and decoded["quantize"].startswith(needed)
 
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -305,6 +310,13 @@ def test_the_policy_measures_the_indexer_and_marks_what_is_sampled(models, token
     dense = policy.logprobs(["import os\n" * 20], 40, "dense")[0].nats
     window = policy.logprobs(["import os\n" * 20], 40, "window")[0].nats
     assert np.allclose(dense[:15], window[:15], atol=1e-5) and not np.allclose(dense, window, atol=1e-3)
+
+
+def test_a_policy_says_why_it_does_not_decode_in_native_code(models, tokenizer_json):
+    narrow = copy.deepcopy(models["pretrain"]).bfloat16()
+    assert LocalPolicy(narrow, Tokenizer(tokenizer_json)).decode.startswith(
+        "plain: native code decodes float32"
+    )
 
 
 def test_an_unknown_checkpoint_is_named(root):

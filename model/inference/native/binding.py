@@ -10,7 +10,7 @@ from torch import nn
 
 from model.attention.cache import PagedCache
 from model.attention.mla import LATENT_NORM_EPS, AttentionOptions
-from model.inference.native.build import library
+from model.inference.native.build import NoNativeCode, library
 from model.moe import MoE
 from model.quantization.layers import QuantizedLinear, QuantizedMoE
 from model.quantization.rounding import TOKEN_FLOOR
@@ -21,11 +21,11 @@ class NativePass:
     """Reads the weights where they are: new ones that are copied in place count from the next pass on."""
 
     def __init__(self, model: Transformer, cache: PagedCache, options: AttentionOptions):
-        """Raises ``ValueError`` for a model that is not float32 on a CPU, and where there is no compiler."""
+        """Raises ``NoNativeCode`` for a model that is not float32 on a CPU, and without a compiler."""
         if {p.dtype for p in model.parameters()} != {
             torch.float32
         } or model.embed.weight.device.type != "cpu":
-            raise ValueError(
+            raise NoNativeCode(
                 "native code decodes float32 models on a CPU: use another way, or convert the model"
             )
         self._run = library().decode_pass
@@ -35,7 +35,7 @@ class NativePass:
             first_moe = model.config.first_dense_layers
             tensors += _layer(block, cache, number, first_moe, options.mode == "sparse")
         if any(tensor is not None and not tensor.is_contiguous() for tensor in tensors):
-            raise ValueError("native code needs weights that are contiguous in memory: clone them")
+            raise NoNativeCode("native code needs weights that are contiguous in memory: clone them")
         self._tensors = tensors  # their memory must not go before this object does
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         self._pointers = (ctypes.c_void_p * len(pointers))(*pointers)

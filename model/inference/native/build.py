@@ -20,6 +20,10 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping
          "-fPIC")  # fmt: skip
 
 
+class NoNativeCode(ValueError):
+    """Decoding in native code is not to be had here, and why."""
+
+
 # What decode.cpp needs of a compiler beside the flags.
 PROBE = """#include <omp.h>
 #if !__has_builtin(__builtin_shufflevector)
@@ -41,12 +45,14 @@ def _able(program: str) -> bool:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The compiled library. Raises ``ValueError`` where there is no compiler, or it fails, or what it made
+    """The compiled library. Raises ``NoNativeCode`` where there is no compiler, or it fails, or what it made
     cannot be loaded.
     """
     program = compiler()
     if program is None:
-        raise ValueError("decoding in native code needs a C++ compiler: install g++ 12 or newer, or set CXX")
+        raise NoNativeCode(
+            "decoding in native code needs a C++ compiler: install g++ 12 or newer, or set CXX"
+        )
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glm5-pipeline"
     try:
         file = home / f"decode-{_identity(program)}.so"
@@ -54,7 +60,7 @@ def library() -> ctypes.CDLL:
             _compile(program, file)
         return ctypes.CDLL(str(file))
     except OSError as error:
-        raise ValueError(f"native code cannot be kept in {home} or loaded from there: {error}") from error
+        raise NoNativeCode(f"native code cannot be kept in {home} or loaded from there: {error}") from error
 
 
 def _compile(program: str, file: Path) -> None:
@@ -64,7 +70,7 @@ def _compile(program: str, file: Path) -> None:
         made = Path(folder) / file.name
         done = subprocess.run([program, *FLAGS, SOURCE, "-o", made], capture_output=True, text=True)
         if done.returncode:
-            raise ValueError(f"{program} cannot compile {SOURCE.name}: {done.stderr.strip()[-500:]}")
+            raise NoNativeCode(f"{program} cannot compile {SOURCE.name}: {done.stderr.strip()[-500:]}")
         made.rename(file)
 
 
