@@ -23,8 +23,9 @@ TOKEN_BITS = 8
 class QuantizedTensor:
     """A weight as integers: ``values * scale`` is what it stands for.
 
-    values: int8 (..., O, I), within ``+-largest(bits)``; a 4-bit weight too has one value a byte.
-    scale: float32 (..., O, 1), finite and positive.
+    values: int8 (..., O, I), within ``+-largest(bits)`` where they were rounded here. Folders of others may
+        hold one less, -8 of 4 bits, with which all kernels compute. A 4-bit weight too has one value a byte.
+    scale: float32 (..., O, 1), finite and positive, which ``model.hub`` checks of a folder's.
     """
 
     values: torch.Tensor

@@ -33,10 +33,10 @@ def integer_product(token_MI: torch.Tensor, weight: torch.Tensor) -> torch.Tenso
 
     Floats of enough digits multiply whole numbers without an error and much quicker than torch's integers.
     """
-    most = largest(8)
+    most = largest(8) + 1  # weights of others may hold -128
     if weight.dtype == torch.uint8:
         weight, most = unpack_int4(weight), largest(4) + 1
-    exact = 127 * most * token_MI.shape[-1] < EXACT_FLOAT32
+    exact = largest(8) * most * token_MI.shape[-1] < EXACT_FLOAT32
     wide = torch.float32 if exact else torch.float64
     return (token_MI.to(wide) @ weight.to(wide).t()).to(torch.int32)
 

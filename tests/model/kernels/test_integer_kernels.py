@@ -69,6 +69,13 @@ def test_linear_reference_is_the_product_of_what_integers_mean(draw, error, colu
     assert error(linear_reference.int8_linear(x, values, scale), meant) < 1e-6
 
 
+def test_the_least_int8_of_others_is_summed_exactly():
+    token = torch.full((1, 1036), 127, dtype=torch.int8)
+    values = torch.full((1, 1036), -128, dtype=torch.int8)
+    values[0, 0] = -127  # an odd sum beyond 2^24
+    assert linear_reference.integer_product(token, values).item() == -127 * (128 * 1035 + 127)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows, split", [(1, 4), (3, 1), (17, 2)])
 def test_linear_kernel(device, draw, rows, split, bits):

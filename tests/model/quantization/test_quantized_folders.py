@@ -11,6 +11,7 @@ from shapes import small_config
 from model.hub import read_quantized, save_folder
 from model.hub.folder import load_folder
 from model.hub.quantized import exported_quantized
+from model.kernels.int8_linear.reference import unpack_int4
 from model.quantization.layers import install
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
@@ -187,6 +188,16 @@ def test_wrong_tensors_get_one_sentence(saved, fault, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         load_folder(saved[2])
     assert "\n" not in str(error.value)
+
+
+def test_a_least_value_of_others_is_kept_and_computed_with(saved):
+    path = saved[2] / "model.safetensors"
+    tensors = load_file(path)
+    tensors[f"{EXPERT}_packed"].zero_()  # -8, which is never rounded to here
+    save_file(tensors, path)
+    assert read_quantized(saved[2])[1][EXPERT].values.unique().tolist() == [-8]
+    layer = load_folder(saved[2]).blocks[1].ffn.quantized
+    assert unpack_int4(layer.down[0]).unique().tolist() == [-8]
 
 
 def test_parts_of_one_weight_of_different_bits_get_one_sentence(saved):
