@@ -8,7 +8,7 @@ from tasks.reporting.facts import Facts
 from tasks.reporting.scores import Scores
 from tasks.training.stages import CHECKPOINT_STAGES
 
-# The most telling number of a stage: the first of these that it has.
+# The most telling number of a stage: the first of these that it has; behind a last "/" stands any name.
 NUMBERS = (
     ("data/tokens", "{:,.0f} tokens"),
     ("data/documents", "{:,.0f} documents"),
@@ -17,7 +17,7 @@ NUMBERS = (
     ("tokenizer/vocabulary", "{:,.0f} tokens known"),
     ("chats", "{:,.0f} chats"),
     ("reward/mean", "reward {:.3f}"),
-    ("perplexity_chat_change/w4a8", "{:+.2%} perplexity on chats"),
+    ("perplexity_chat_change/", "{:+.2%} perplexity on chats"),
     ("val/bpb", "{:.3f} bits per byte"),
     ("val/loss", "loss {:.3f}"),
 )
@@ -82,7 +82,15 @@ def stage_numbers(facts: Facts, scores: Scores) -> dict[str, str]:
         if name == "dsa_warmup" and "dsa/indexer_kl" in m:
             numbers[name] = f"indexer KL {m['dsa/indexer_kl']:.3f}"
             continue
-        found = next((shape.format(m[key]) for key, shape in NUMBERS if key in m), None)
+        found = next(
+            (
+                shape.format(value)
+                for key, shape in NUMBERS
+                for measured, value in m.items()
+                if measured == key or (key.endswith("/") and measured.startswith(key))
+            ),
+            None,
+        )
         if found:
             numbers[name] = found
     if scores.rows:

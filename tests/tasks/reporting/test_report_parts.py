@@ -10,9 +10,10 @@ from tasks.reporting import rollouts
 from tasks.reporting.conduct import conduct
 from tasks.reporting.contamination import prompt
 from tasks.reporting.cost import flops
-from tasks.reporting.facts import Facts
+from tasks.reporting.facts import Facts, StageFacts
 from tasks.reporting.formats import operations
 from tasks.reporting.gains import gains
+from tasks.reporting.highlights import stage_numbers
 from tasks.reporting.rollouts import Span, lanes, last_steps, overlap
 from tasks.reporting.scores import Scores
 
@@ -32,6 +33,13 @@ def step(number: int, ended: float, spans: list, waited: float = 1.0) -> dict:
 def test_spans_take_the_first_free_lane():
     spans = [Span(0, 3, 0), Span(0, 1, 0), Span(1, 2, 0), Span(1.5, 4, 0), Span(3, 5, 0)]
     assert lanes(spans) == [0, 1, 1, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["w4a8", "w8a8"])
+def test_the_number_of_quantising_is_that_of_the_model_itself(name):
+    metrics = {"perplexity_chat/float": 3.0, f"perplexity_chat_change/{name}": 0.0125}
+    facts = Facts("tiny", {"quantize": StageFacts("quantize", "", (), {}, metrics, {})}, {})
+    assert stage_numbers(facts, Scores.read(None)) == {"quantize": "+1.25% perplexity on chats"}
 
 
 def test_overlap_is_the_share_of_updates_and_pushes_with_rollouts_under_way():
