@@ -150,7 +150,7 @@ def in_vllm(python: Path) -> dict[str, Any]:
         prompts = [[rng.randrange(vocabulary) for _ in range(rng.randrange(20, 200))] for _ in range(8)]
         plain = np.concatenate(score(model, prompts, attention="sparse"))
         for name, bits, dimensions in VARIANTS:
-            floats, tensors, _ = quantize_model(model, [], Scheme("minmax", True, bits, 8))
+            floats, tensors, _ = quantize_model(model, [], Scheme("minmax", True, bits))
             tensors = {key: tensor for key, tensor in tensors.items() if tensor.values.dim() in dimensions}
             folder = Path(scratch) / f"export{len(result)}"
             folder.mkdir()

@@ -130,7 +130,7 @@ def variants(min_tokens: int) -> Iterator[tuple[str, Scheme]]:
     for name, bits, methods in (("W8A8", 8, METHODS_OF_8), ("W4A8", 4, METHODS)):
         for method in methods:
             for rotation in (False, True):
-                yield name, Scheme(method, rotation, bits, 8, min_tokens)
+                yield name, Scheme(method, rotation, bits, min_tokens)
 
 
 def ablate(

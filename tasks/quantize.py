@@ -71,11 +71,11 @@ def run(context: Context) -> dict[str, float]:
 def schemes_of(section: QuantizeSection, seed: int) -> dict[str, Scheme]:
     """The model itself first, then the exports beside it, but none that it is already."""
 
-    def scheme(method: str, expert_bits: int, dense_bits: int) -> Scheme:
-        return Scheme(method, section.rotation, expert_bits, dense_bits, section.min_tokens, seed)
+    def scheme(method: str, expert_bits: int) -> Scheme:
+        return Scheme(method, section.rotation, expert_bits, section.min_tokens, seed)
 
-    own = {f"w{section.expert_bits}a8": scheme(section.method, section.expert_bits, section.dense_bits)}
-    return own | {name: scheme(method, 8, 8) for name, method in section.exports.items() if name not in own}
+    own = {f"w{section.expert_bits}a8": scheme(section.method, section.expert_bits)}
+    return own | {name: scheme(method, 8) for name, method in section.exports.items() if name not in own}
 
 
 def write_quantized(

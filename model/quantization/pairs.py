@@ -11,7 +11,7 @@ import torch
 from model.moe import MoE
 from model.quantization.calibration import BlockInputs, Inputs
 from model.quantization.folding import attention_folds, ffn_fold, scale_columns, scale_rows
-from model.quantization.scheme import Scheme
+from model.quantization.scheme import DENSE_BITS, Scheme
 from model.transformer import Block
 
 
@@ -39,13 +39,13 @@ def norm_pairs(block: Block, prefix: str, found: BlockInputs, scheme: Scheme) ->
         if judged:
             yield Pair(
                 name, each.norm.weight.detach(), each.consumers, [each.consumers[key] for key in judged],
-                found.linear[judged[0]], scheme.dense_bits,
+                found.linear[judged[0]], DENSE_BITS,
             )  # fmt: skip
 
 
 def inner_pairs(block: Block, prefix: str, found: BlockInputs, scheme: Scheme) -> Iterator[Pair]:
     """Values to the attention's output, and up to down in a dense or shared feed-forward layer."""
-    attention, ffn, bits = block.attention, block.ffn, scheme.dense_bits
+    attention, ffn, bits = block.attention, block.ffn, DENSE_BITS
     name, out = f"{prefix}attention.out.weight", attention.out.weight.detach()
     yield Pair(name, attention.v_up.weight.detach(), {name: out}, [out], found.linear[name], bits)
     dense, part = (ffn.shared, "ffn.shared") if isinstance(ffn, MoE) else (ffn, "ffn")
@@ -72,7 +72,7 @@ def ffn_pairs(block: Block, prefix: str, found: BlockInputs, scheme: Scheme) -> 
         bits = scheme.expert_bits
     else:
         inputs, judged = found.linear[f"{prefix}ffn.gate_up.weight"], block.ffn.gate_up.weight.detach()
-        bits = scheme.dense_bits
+        bits = DENSE_BITS
     yield Pair(name, each.norm.weight.detach(), each.consumers, [judged], inputs, bits)
 
 

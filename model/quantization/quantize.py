@@ -19,7 +19,7 @@ from model.quantization.pairs import expert_pairs, ffn_pairs, inner_pairs, move,
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
 from model.quantization.scales import ssz_scale
-from model.quantization.scheme import Scheme
+from model.quantization.scheme import DENSE_BITS, Scheme
 from model.quantization.smoothing import awq, flex, search, smoothquant
 from model.transformer import Block, Transformer
 
@@ -68,15 +68,18 @@ def quantize_model(
         batches = checked(batches, model.config.vocab_size)
     _check_weights(model)
     floats = copy.deepcopy(model).eval().requires_grad_(False)
+    narrow = _widen(floats)
     facts = {"scheme": scheme.facts(), "tokens": sum(batch.numel() for batch in batches)}
     if batches:
         facts["kurtosis"] = {"before": measure_kurtosis(floats, batches)}
     if scheme.rotation:
         rotate_model(floats, seed=scheme.seed)
-    if not batches:
-        return floats, _round_all(floats, scheme), facts
-    tensors = _calibrate(floats, batches, scheme, facts)
-    facts["kurtosis"]["after"] = measure_kurtosis(floats, batches)
+    if batches:
+        tensors = _calibrate(floats, batches, scheme, facts)
+        facts["kurtosis"]["after"] = measure_kurtosis(floats, batches)
+    else:
+        tensors = _round_all(floats, scheme)
+    _narrow(floats, narrow)
     return floats, tensors, facts
 
 
@@ -124,7 +127,7 @@ def _round_block(
             values, scale = torch.stack([p.values for p in parts]), torch.stack([p.scale for p in parts])
             rounded[name] = QuantizedTensor(values, scale, scheme.expert_bits)
         else:
-            rounded[name] = _gptq(name, weight, found.linear[name], scheme.dense_bits, facts)
+            rounded[name] = _gptq(name, weight, found.linear[name], DENSE_BITS, facts)
     return rounded
 
 
@@ -155,6 +158,28 @@ def _round(name: str, weight: torch.Tensor, scheme: Scheme) -> QuantizedTensor:
 def _quantised(block: Block, prefix: str, scheme: Scheme) -> list[tuple[str, torch.Tensor]]:
     named = [(f"{prefix}{name}", weight.detach()) for name, weight in block.named_parameters()]
     return [(name, weight) for name, weight in named if scheme.bits(name)]
+
+
+def _widen(model: Transformer) -> dict[str, torch.dtype]:
+    """float32 in the place of narrower floats, so that what folds, rotates and smooths one after the other
+    rounds to those once, at the end. Returns the dtypes that were.
+    """
+    dtypes = {}
+    for name, value in _floats(model):
+        dtypes[name] = value.dtype
+        value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))
+    return dtypes
+
+
+def _narrow(model: Transformer, dtypes: dict[str, torch.dtype]) -> None:
+    """Back to these dtypes. What rotation gave the MTP block has its parent's."""
+    for name, value in _floats(model):
+        value.data = value.data.to(dtypes.get(name, dtypes["head.weight"]))
+
+
+def _floats(model: Transformer) -> list[tuple[str, torch.Tensor]]:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return [(name, value) for name, value in named if value.is_floating_point()]
 
 
 def _check_weights(model: Transformer) -> None:

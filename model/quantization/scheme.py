@@ -17,6 +17,8 @@ DENSE = re.compile(
     r"blocks\.\d+\.(attention\.(q_down|q_up|kv_down|out|indexer\.q_up)|ffn\.(shared\.)?(gate_up|down))\.weight"
 )
 
+DENSE_BITS = 8
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -26,7 +28,7 @@ class Scheme:
         "smoothquant", "awq" and "flex_awq_ssz" move weight between activations and weights first; "gptq"
         makes up for each column's error in the later ones. The last four need calibration tokens.
     rotation: QuaRot before everything else.
-    expert_bits, dense_bits: 2 to 8; 8 and 8 are W8A8.
+    expert_bits: 2 to 8; 8 is W8A8, since everything else that is quantised has ``DENSE_BITS``.
     min_tokens: an expert that fewer calibration tokens choose is calibrated on all tokens of its layer.
     seed: of the rotations' signs.
     """
@@ -34,16 +36,14 @@ class Scheme:
     method: Method = "flex_awq_ssz"
     rotation: bool = True
     expert_bits: int = 4
-    dense_bits: int = 8
     min_tokens: int = 64
     seed: int = 0
 
     def __post_init__(self):
         if self.method not in get_args(Method):
             raise ValueError(f"no quantisation method {self.method!r}: choose {', '.join(get_args(Method))}")
-        for bits in (self.expert_bits, self.dense_bits):
-            if not 2 <= bits <= 8:
-                raise ValueError(f"weights are quantised to 2 to 8 bits, not {bits}")
+        if not 2 <= self.expert_bits <= 8:
+            raise ValueError(f"weights are quantised to 2 to 8 bits, not {self.expert_bits}")
 
     @property
     def needs_tokens(self) -> bool:
@@ -53,7 +53,7 @@ class Scheme:
         """Bits of the weight of that name in ``Transformer.state_dict()``; None where it stays as it is."""
         if EXPERTS.fullmatch(name):
             return self.expert_bits
-        return self.dense_bits if DENSE.fullmatch(name) else None
+        return DENSE_BITS if DENSE.fullmatch(name) else None
 
     def facts(self) -> dict:
         """For records."""

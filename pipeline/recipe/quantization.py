@@ -36,8 +36,7 @@ class QuantizeSection(Section):
     version: int = 1  # raised when the meaning of the stage's code changes
     method: Method = "flex_awq_ssz"
     rotation: bool = True  # QuaRot
-    expert_bits: Literal[4, 8] = 4
-    dense_bits: Literal[4, 8] = 8
+    expert_bits: Literal[4, 8] = 4  # everything else that is quantised has 8
     min_tokens: int = Field(64, ge=0)  # an expert that fewer tokens chose is calibrated on all of its layer's
     calibration: Calibration = Calibration()
     heldout: HeldOut = HeldOut()

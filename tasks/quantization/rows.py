@@ -46,10 +46,15 @@ def chat_rows(path: Path, tokenizer: Tokenizer, sft: SftSection, heldout: int, c
         (held if room >= 0 else others).append(row)
         if len(others) >= calibration and room < 0:
             break
-    if not held or len(others) < calibration:
+    if not held:
         raise UserError(
-            f"{path} has {len(held)} chats for validation and {len(others)} to calibrate on, and at least 1 "
-            f"and {calibration} are needed: lower quantize.calibration.chats or raise sft_data.chats"
+            f"{path} has no chat of at most {sft.sequence_length} tokens to compare on: raise "
+            "sft.sequence_length, or sft_data.chats if there are none"
+        )
+    if len(others) < calibration:
+        raise UserError(
+            f"{path} has {len(others)} chats to calibrate on behind the {len(held)} for validation, and "
+            f"{calibration} are needed: lower quantize.calibration.chats or raise sft_data.chats"
         )
     return ChatRows(held[:heldout], others[:calibration])  # one was read although none was asked for
 

@@ -118,6 +118,11 @@ def test_too_little_to_calibrate_on_gets_one_sentence(context):
     path = context.inputs["sft_data"] / "chats.jsonl"
     with pytest.raises(UserError, match="lower quantize.calibration.chats or raise sft_data.chats"):
         chat_rows(path, tokenizer, context.recipe.sft, 4, 10_000)
+    short = context.recipe.sft.model_copy(update={"sequence_length": 2})
+    with pytest.raises(
+        UserError, match="no chat of at most 2 tokens to compare on: raise sft.sequence_length"
+    ):
+        chat_rows(path, tokenizer, short, 4, 0)
     empty = QuantizeSection(calibration={"chats": 0, "documents": 0}).calibration
     with pytest.raises(UserError, match="neither chats nor documents"):
         calibration_batches([], context.inputs["pretrain_data"], empty)
@@ -132,4 +137,4 @@ def test_a_model_of_8_bits_is_not_exported_twice():
     assert list(schemes) == ["w8a8"] and schemes["w8a8"].method == "gptq"
     schemes = schemes_of(QuantizeSection(rotation=False, exports={"w8a8": "minmax"}), 5)
     assert list(schemes) == ["w4a8", "w8a8"]
-    assert schemes["w8a8"] == Scheme("minmax", False, 8, 8, 64, 5)
+    assert schemes["w8a8"] == Scheme("minmax", False, 8, 64, 5)

@@ -93,7 +93,7 @@ MODELS = [
     },
 ]  # fmt: skip
 CALIBRATION = {
-    "scheme": {"method": "flex_awq_ssz", "rotation": True, "expert_bits": 4, "dense_bits": 8}, "tokens": 9000,
+    "scheme": {"method": "flex_awq_ssz", "rotation": True, "expert_bits": 4}, "tokens": 9000,
     "expert_tokens": {"blocks.1.ffn": [3, 70], "blocks.2.ffn": [40, 50]},
     "pooled": {"blocks.1.ffn": [0], "blocks.2.ffn": []}, "rounded_to_nearest": [],
     "kurtosis": {"before": {"ffn": 12.5}, "after": {"ffn": 3.125}},
