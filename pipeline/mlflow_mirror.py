@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
 from pipeline.artifacts import RECORD
-from pipeline.mlflow_sink import tracking_uri
+from pipeline.mlflow_sink import SQLITE, tracking_uri
 from pipeline.mlflow_traces import log_traces
 from pipeline.priority import give_way
 from pipeline.tracking import FILE as METRICS_FILE
@@ -38,7 +38,8 @@ def main() -> None:
     give_way(NICENESS)
     description = json.loads(Path(sys.argv[1]).read_text())
     with one_at_a_time(description):
-        client = MlflowClient(tracking_uri=tracking_uri())  # makes or upgrades the database
+        make_database()
+        client = MlflowClient(tracking_uri=tracking_uri())  # upgrades an older database
         experiment = experiment_of(client, description)
         parent = _parent(client, experiment, description)
     run = _Run(client, experiment, parent, description)
@@ -137,6 +138,23 @@ def one_at_a_time(description: dict) -> Iterator[None]:
     with open(folder / ".mlflow.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def make_database() -> None:
+    """Make the SQLite database where there is none: whole or not at all, as MLflow cannot go on with one
+    whose making was killed. One at a time.
+    """
+    uri = tracking_uri()
+    if not uri.startswith(SQLITE):
+        return
+    path = Path(uri.removeprefix(SQLITE))
+    if path.exists() and path.stat().st_size:
+        return
+    draft = path.with_name(f".{path.name}.draft")
+    for left in path.parent.glob(f"{draft.name}*"):  # by one that was killed, with its journal
+        left.unlink()
+    MlflowClient(tracking_uri=f"{SQLITE}{draft}").search_experiments(max_results=1)
+    draft.replace(path)
 
 
 def experiment_of(client: MlflowClient, description: dict) -> str:

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import artifacts
+from pipeline.disk import full_disk_in_one_sentence
 from pipeline.errors import UserError, run_command
-from pipeline.mlflow_sink import tracking_uri
+from pipeline.mlflow_sink import SQLITE, tracking_uri
 
 ALIAS = "released"
 DIGEST = "glm5.release"  # tag of a version: what was released, card and all
 CARD = "model_card.md"
 FOLDER = "model"  # in the run's artifacts
-SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,12 @@ def register(release: Release) -> tuple[str, bool]:
     """The version that the alias stands for now, and whether it is new."""
     from mlflow import MlflowClient
 
-    uri = tracking_uri()
-    with _sentences(uri):
+    from pipeline.mlflow_mirror import make_database, one_at_a_time
+
+    uri, place = tracking_uri(), _place(release)
+    with _sentences(uri), full_disk_in_one_sentence("release", Path(place["runs"])):
+        with one_at_a_time(place):
+            make_database()
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         if not client.search_registered_models(f"name = '{release.name}'"):
             about = f"Recipe {release.recipe} of glm5-pipeline; a version is a checkpoint with its card."
@@ -86,7 +90,7 @@ def _add(client, release: Release) -> str:
     """A run with the files, and the version that is made of them."""
     from pipeline.mlflow_mirror import experiment_of, one_at_a_time
 
-    place = {"recipe": release.recipe, "runs": str((artifacts.root() / "runs").absolute())}
+    place = _place(release)
     with one_at_a_time(place):
         number = experiment_of(client, place)
     tags = {
@@ -115,6 +119,10 @@ def _add(client, release: Release) -> str:
     return made.version
 
 
+def _place(release: Release) -> dict[str, str]:
+    return {"recipe": release.recipe, "runs": str((artifacts.root() / "runs").absolute())}
+
+
 def _link(source: str, target: str) -> None:
     """A name for the same file where the disk allows it: a checkpoint may be large."""
     try:
@@ -138,9 +146,11 @@ def _sentences(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         reason = str(error).partition("\n")[0][:300]
+        mend = "start it or set MLFLOW_TRACKING_URI"
+        if uri.startswith(SQLITE):
+            mend = "end what keeps it locked, move it away where it is damaged, or set MLFLOW_TRACKING_URI"
         raise UserError(
-            f"MLflow at {uri} did not take the release ({reason}): start it or set MLFLOW_TRACKING_URI, then "
-            "release again"
+            f"MLflow at {uri} did not take the release ({reason}): {mend}; then release again"
         ) from None
 
 

@@ -19,6 +19,7 @@ PARENT = "GLM5_MLFLOW_PARENT"  # name of the pipeline run that a stage belongs t
 SWITCH = "GLM5_MLFLOW"  # "off" for no MLflow
 DESCRIPTION = "mlflow.json"
 LOG = "mlflow.log"
+SQLITE = "sqlite:///"
 
 
 def tracking_uri() -> str:

@@ -1,8 +1,11 @@
 """A release in a real MLflow store: version, alias, files; the same again; a store that is away."""
 
+import errno
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import mlflow
@@ -79,6 +82,23 @@ def test_a_release_is_a_version_with_files_card_and_alias(root, tmp_path, monkey
     assert (Path(got) / "README.md").read_text() == "# Another card\n"
     assert json.loads((Path(got) / "record.json").read_text())["identity"] == "identity of quantize"
     assert not (root / "artifacts/tiny/quantize/README.md").exists()  # the artifact stays as it was made
+
+
+def test_a_database_half_made_or_a_full_disk_cost_nothing(root, monkeypatch):
+    runs = root / "runs"
+    runs.mkdir()
+    with closing(sqlite3.connect(runs / ".mlflow.db.draft")) as database:  # as a kill in its making leaves it
+        database.execute("CREATE TABLE jobs (id INTEGER)")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifacts", full)
+        with pytest.raises(UserError, match="the disk is full while stage release writes"):
+            released()
+    assert released() == ("1", True)
+    assert not list(runs.glob(".mlflow.db.draft*"))
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_the_command_says_what_cannot_be_released(root):
