@@ -43,5 +43,10 @@ async def open_checkpoint(
 def _open(name: str, folder: Path, device: str, decode: DecodeMode | None, options: dict[str, int]) -> Loaded:
     tokenizer = Tokenizer.load(folder)
     model = load_folder(folder, device=device).eval()
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise ValueError(
+            f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens and the model knows "
+            f"{model.config.vocab_size}: it is another model's tokenizer; copy the folder again"
+        )
     engine = Engine(model, tokenizer=tokenizer, decode=decode, **options)
     return Loaded(name, AsyncEngine(engine), tokenizer, model.config.max_positions)

@@ -1,5 +1,7 @@
 """A server that cannot start says why in one sentence and exits with 1; options out of range with 2."""
 
+import asyncio
+import json
 import os
 import shutil
 import signal
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from model.inference.server.loading import open_checkpoint
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[4]
@@ -56,6 +59,18 @@ def test_a_file_that_is_cut(copied, name):
 def test_a_file_that_is_missing(copied, name):
     (copied / name).unlink()
     assert str(copied / name) in sentence(serve(copied))
+
+
+def test_another_models_tokenizer(copied):
+    path = copied / "tokenizer.json"
+    found = json.loads(path.read_text())
+    last = max(token["id"] for token in found["added_tokens"])
+    found["added_tokens"] += [
+        {**found["added_tokens"][0], "id": last + n, "content": f"<{n}>"} for n in range(1, 500)
+    ]
+    path.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match="it is another model's tokenizer"):
+        asyncio.run(open_checkpoint("x", copied))
 
 
 def test_a_port_that_is_taken(folders):
