@@ -109,7 +109,8 @@ def niceness(stage: Stage, graph: dict[str, Stage]) -> int:
     if stage.accelerator:
         return 0
     waiting = sum(graph[name].accelerator for name in descendants(graph, stage.name))
-    return min(19, max(1, 21 - 2 * waiting))
+    training = sum(one.accelerator for one in graph.values())
+    return min(19, 1 + 2 * (training - waiting))
 
 
 def run(
