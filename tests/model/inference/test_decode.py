@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from native_decoding import needs_compiler
 from plain_forward import check_completion
 from shapes import small_config
 
@@ -14,7 +15,6 @@ from model.inference.engine import Engine
 from model.inference.native.build import compiler, library
 from model.inference.request import SamplingParams
 
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs g++ 12 or newer, or clang with OpenMP")
 native = pytest.param("native", marks=needs_compiler)
 SIZES = [dict(page_size=4, max_running=5), dict(page_size=16), dict(page_size=3, pages=40, max_running=7)]
 

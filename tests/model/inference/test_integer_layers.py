@@ -5,13 +5,13 @@ import random
 
 import pytest
 import torch
+from native_decoding import needs_compiler
 from plain_forward import check_completion
 from shapes import small_config
 
 from model.hub import save_folder
 from model.inference.engine import Engine
 from model.inference.generate import generate, score
-from model.inference.native.build import compiler
 from model.inference.request import SamplingParams
 from model.quantization.layers import QuantizedExperts, QuantizedLinear, install, is_quantized
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
@@ -103,7 +103,7 @@ def test_engine_serves_it(pair, sizes):
         check_completion({0: model}, prompt, own, first[n], 1e-5)
 
 
-@pytest.mark.skipif(compiler() is None, reason="needs g++ 12 or newer, or clang with OpenMP")
+@needs_compiler
 @pytest.mark.parametrize("bits", [4, 8])
 def test_native_decode_computes_the_same_integers(make_model, bits):
     """Where a sum of floats lies at the edge of two integers, its last bit decides, and a few values differ
