@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from itertools import count
 
 from environments.keys import KEYS
-from environments.ruler.item import Frame, Measure, enumerated
+from environments.ruler.item import Frame, Measure, enumerated, too_long
 from environments.ruler.material import Material
-from pipeline.errors import UserError
 
 COMMON = 10
 # How often a common word stands in the list, and how often each of the others: RULER's ratio, then what fits.
@@ -29,11 +28,11 @@ def common_words(
         f"Which {COMMON} words come up most often in the list? They are",
         f" {enumerated(asked)}.", tuple(asked), joint=" ",
     )  # fmt: skip
-    room = target - measure(frame.text([]) + frame.completion)
+    room = frame.room(measure, target)
     cost = measure(" ".join(asked) + " ")
     repeats = [(often, seldom) for often, seldom in REPEATS if often * cost <= COMMON_SHARE * room]
     if not repeats:
-        raise UserError(f"an item of cwe does not fit into {target} tokens: raise eval_sets.ruler_lengths")
+        raise too_long("cwe", target)
     often, seldom = repeats[0]
     pieces, room = asked * often, room - often * cost
     for word in others:
@@ -56,7 +55,7 @@ def frequent_words(
         f"Which {FREQUENT} words, {FILLER_WORD} left out, come up most often in the text? They are",
         f" {enumerated(asked)}.", tuple(asked), joint=" ",
     )  # fmt: skip
-    room = target - measure(frame.text([]) + frame.completion)
+    room = frame.room(measure, target)
     fits = bisect_right(
         range(max(room, 0)), room, key=lambda most: measure(" ".join(_zipf([FILLER_WORD, *codes], most)))
     )
@@ -65,7 +64,7 @@ def frequent_words(
         if pieces.count(codes[FREQUENT - 1]) > pieces.count(codes[FREQUENT]):
             break
     else:
-        raise UserError(f"an item of fwe does not fit into {target} tokens: raise eval_sets.ruler_lengths")
+        raise too_long("fwe", target)
     rng.shuffle(pieces)
     return frame, pieces
 

@@ -45,6 +45,10 @@ class Frame:
     def text(self, pieces: Sequence[str]) -> str:
         return f"{self.head}\n{self.joint.join(pieces)}\n{self.question}"
 
+    def room(self, measure: Measure, target: int) -> int:
+        """What ``target`` leaves for filler; below 0 where the rest alone is longer."""
+        return target - measure(self.text(self.needles) + self.completion)
+
 
 Make = Callable[[random.Random, Material, Measure, int], tuple[Frame, Iterable[str]]]
 
@@ -60,10 +64,9 @@ def fill(
     task: str, frame: Frame, filler: Iterable[str], rng: random.Random, measure: Measure, target: int
 ) -> RulerItem:
     """Take as much of the filler as fits into ``target``, hide the needles in it, ask."""
-    fixed = frame.text(frame.needles) + frame.completion
-    room = target - measure(fixed)
+    room = frame.room(measure, target)
     if room < 0:
-        raise UserError(f"an item of {task} does not fit into {target} tokens: raise eval_sets.ruler_lengths")
+        raise too_long(task, target)
     pieces = list(_take(_unlike(filler, frame), measure, room, frame.joint))
     while pieces and measure(frame.text([*pieces, *frame.needles]) + frame.completion) > target:
         pieces.pop()  # joined pieces may split into more tokens
@@ -92,6 +95,10 @@ def _take(filler: Iterable[str], measure: Measure, room: int, joint: str) -> Ite
             yield piece
         elif (passed_over := passed_over + 1) == 8:
             return
+
+
+def too_long(task: str, target: int) -> UserError:
+    return UserError(f"an item of {task} does not fit into {target} tokens: raise eval_sets.ruler_lengths")
 
 
 def enumerated(items: Sequence[str]) -> str:
