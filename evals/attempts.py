@@ -7,6 +7,7 @@ from typing import Any
 
 from environments.interface import Environment, Episode, Message, Mode, Task
 from environments.pathologies import language, repetition
+from evals.conduct import asked_and_answered
 from evals.policy import Chat, Policy
 
 
@@ -49,15 +50,13 @@ class Attempt:
 
     def record(self) -> dict[str, Any]:
         """What verifiers and rules say of it, without a word of its text."""
-        said = self.messages[len(self.item.task.messages) :]
-        asked = [m for m in self.messages if m["role"] != "assistant"]
-        text = _text([m for m in said if m["role"] == "assistant"])
+        asked, text = asked_and_answered(self.item.task, self.messages)
         return {
             "task": self.item.task.id,
             "mode": self.item.mode,
             "reward": self.reward,
             "valid": self.fault is None,
-            "language": language(_text(asked), text),
+            "language": language(asked, text),
             "repetition": repetition(text),
         }
 
@@ -109,8 +108,3 @@ async def _turn(attempts: list[Attempt], policy: Policy, mode: Mode, decoding: D
 async def _judge(attempt: Attempt) -> None:
     verdict = await attempt.episode.verify()
     attempt.reward, attempt.reason = verdict.reward, verdict.reason
-
-
-def _text(messages: Sequence[Message]) -> str:
-    parts = (m.get(key) for m in messages for key in ("reasoning_content", "content"))
-    return "\n".join(part for part in parts if isinstance(part, str) and part)

@@ -1,7 +1,7 @@
 """How a policy behaves, right or wrong: loops, foreign scripts, cut-off turns, malformed calls, refusals."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from environments.interface import Message, Task
@@ -17,11 +17,10 @@ def conduct(task: Task, messages: Sequence[Message], fault: str | None, cut_off:
     """
     said = messages[len(task.messages) :]
     answers = [message for message in said if message["role"] == "assistant"]
-    asked = [message for message in messages if message["role"] != "assistant"]
-    text = "\n".join(_texts(answers))
+    asked, text = asked_and_answered(task, messages)
     found = {
         "conduct/repetition": repetition(text) < 1,
-        "conduct/languages": language("\n".join(_texts(asked)), text) < 1,
+        "conduct/languages": language(asked, text) < 1,
         "conduct/cut_off": cut_off,
     }
     if task.tools:
@@ -58,8 +57,13 @@ def _blames_call(fault: str | None) -> bool:
     return fault is not None and ("tool call" in fault or fault.startswith("the argument"))
 
 
-def _texts(messages: Iterable[Message]) -> Iterator[str]:
-    for message in messages:
-        for key in ("reasoning_content", "content"):
-            if isinstance(text := message.get(key), str) and text:
-                yield text
+def asked_and_answered(task: Task, messages: Sequence[Message]) -> tuple[str, str]:
+    """All that the policy was told, and all that it thought and said itself, each as one text."""
+    asked = (message for message in messages if message["role"] != "assistant")
+    answers = (message for message in messages[len(task.messages) :] if message["role"] == "assistant")
+    return _text(asked), _text(answers)
+
+
+def _text(messages: Iterable[Message]) -> str:
+    parts = (message.get(key) for message in messages for key in ("reasoning_content", "content"))
+    return "\n".join(part for part in parts if isinstance(part, str) and part)
