@@ -146,10 +146,12 @@ class BubblewrapSandbox(Sandbox):
                 os.close(status)
             timed_out = await self._wait(child, members, phase, seconds)
             returncode = await child.wait()
-            text, began = output.finish(), _exit_code(told)
+            text, said = output.finish(), _said(told)
         if timed_out:
             return Result(KILLED, text, True, output.dropped)
-        if began is None and returncode != KILLED:
+        if not said and not phase.alive:
+            return None
+        if "exit-code" not in said and returncode != KILLED:
             return None if not phase.alive else Result(126, text, False, output.dropped)
         return Result(returncode if returncode >= 0 else KILLED, text, False, output.dropped)
 
@@ -252,12 +254,12 @@ def _prlimit(limits: Limits) -> list[str]:
     return [f"--as={memory}", f"--nproc={limits.processes}", f"--fsize={files}", "--core=0"]
 
 
-def _exit_code(told: int) -> int | None:
-    """What bubblewrap said of the command's end; None when it never began."""
+def _said(told: int) -> dict:
+    """What bubblewrap said: ``child-pid`` before anything of the command runs, ``exit-code`` when it has ended."""
     os.set_blocking(told, False)
+    said = {}
     with contextlib.suppress(BlockingIOError):
         for line in os.read(told, 4096).decode().splitlines():
             with contextlib.suppress(ValueError):
-                if "exit-code" in (said := json.loads(line)):
-                    return said["exit-code"]
-    return None
+                said |= json.loads(line)
+    return said

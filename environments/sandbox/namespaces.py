@@ -2,8 +2,9 @@
 
 The holder is a shell of the host in user, mount and IPC namespaces of its own. In these it mounts a tmpfs
 (the disk limit; gone with the holder, nothing to clean up) and the overlay of the image's layers over it. For
-each phase it starts a first process, a bubblewrap in fresh PID and network namespaces with nothing but a
-read-only /usr, that does nothing but reap. A command is a bubblewrap of its own that joins them and sees the
+each phase it starts a first process, a shell in fresh PID and network namespaces with nothing but a read-only
+/usr, that does nothing but reap. Being number 1 it can't be killed from inside, and nothing else that runs
+inside holds the phase. A command is a bubblewrap of its own that joins them and sees the
 overlay.
 
 No program of the sandbox ever runs with a capability, and no user namespace can be made inside: what could
@@ -27,7 +28,7 @@ ROOT_OWNER = 61_000  # Debian and systemd give this number to nobody
 HOLDER = """\
 size=$1 inodes=$2 lower=$3 upper=$4 work=$5
 shift 5
-start() { "$@" --json-status-fd 3 -- /usr/bin/cat 3>&1 >/dev/null 2>&1 <&4 4<&- & }
+start() { "$@" --json-status-fd 3 -- /usr/bin/bash -c 'while read -r; do :; done' 3>&1 >/dev/null 2>&1 <&4 4<&- & }
 start "$@"
 mount -t tmpfs -o "size=${size}m,nr_inodes=$inodes,mode=755" sandbox /tmp &&
 mkdir /tmp/upper /tmp/work /tmp/root /tmp/shm &&
@@ -78,7 +79,7 @@ def _first(network: bool) -> list[str]:
     """The first process of a phase. It sees the host's /usr without /usr/local, for its own program alone."""
     links = [name for name in ("lib", "lib64", "lib32") if Path("/", name).is_symlink()]
     return [
-        "/usr/bin/bwrap", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
+        "/usr/bin/bwrap", "--unshare-pid", "--as-pid-1", "--unshare-uts", "--unshare-cgroup-try",
         *([] if network else ["--unshare-net"]),
         "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
         "--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local", "--remount-ro", "/usr/local",

@@ -297,6 +297,17 @@ def test_killing_the_holder_harms_the_attacker_alone(inside, host, command):
     assert after.output == "kept" and content == b"kept"
 
 
+def test_nothing_that_can_be_killed_inside_holds_the_rest(inside, host):
+    daemon = f"setsid sh -c 'echo $$ > /app/kept; exec sleep {host.seconds} >/dev/null 2>&1' &"
+
+    async def act(sandbox):
+        await sandbox.run(f"({daemon}); until [ -s /app/kept ]; do sleep 0.01; done")
+        await sandbox.run("kill -9 $(ls /proc | grep '^[0-9]' | grep -vxf /app/kept)")
+        return await sandbox.run("tr '\\0' ' ' < /proc/$(cat /app/kept)/cmdline")
+
+    assert host.seconds in inside(act).output
+
+
 def test_links_lead_nowhere(inside, host, tmp_path):
     source = tmp_path / "upload"
     source.mkdir()
