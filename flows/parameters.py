@@ -11,6 +11,7 @@ import yaml
 
 from flows.yaml_edit import set_value
 from pipeline.errors import UserError
+from pipeline.files import parse_yaml
 from pipeline.graph import load_graph
 from pipeline.recipe.load import Recipe, load_recipe, parent_of, recipe_path
 
@@ -21,7 +22,7 @@ def activate(recipe: str) -> list[str]:
     """Make ``recipe`` known to DVC. Returns a message for each file that this changed."""
     parent = parent_of(recipe)
     messages = _name_sections(recipe, parent)
-    known = yaml.safe_load(PARAMS.read_text())["recipes"]
+    known = parse_yaml(PARAMS.read_text())["recipes"]
     if known.get(recipe) == {"extends": parent}:
         return messages
     _write(PARAMS, set_value(PARAMS.read_text(), ["recipes", recipe], {"extends": parent}))
@@ -35,7 +36,7 @@ def _name_sections(recipe: str, parent: str) -> list[str]:
     resolved = load_recipe(recipe).model_dump(mode="json")
     path = recipe_path(recipe)
     text = path.read_text()
-    given = yaml.safe_load(text)
+    given = parse_yaml(text)
     wanted = dict.fromkeys(section for stage in load_graph().values() for section in stage.sections)
     missing = [name for name in wanted if name not in given and resolved[name] is not None]
     for name in missing:

@@ -39,7 +39,8 @@ class MTP(nn.Module):
         self.correction = nn.Linear(D, D, bias=False, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
             self.head.weight.copy_(weight)
-            nn.init.eye_(self.correction.weight)
+            # nn.init.eye_ would load PyTorch's compiler on the meta device.
+            self.correction.weight.zero_().diagonal().fill_(1)
 
     def receive(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
         """The trunk's state after its final norm as the first step reads it."""

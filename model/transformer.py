@@ -91,7 +91,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.recompute = False  # activation checkpointing: keep each layer's input, compute the rest again
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        embedding = torch.empty(config.vocab_size, config.hidden_size)  # nn.Embedding would draw it first
+        self.embed = nn.Embedding.from_pretrained(embedding, freeze=False)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

@@ -1,6 +1,9 @@
-"""Files that other processes read at any time: whole or not there."""
+"""Files that other processes read at any time: whole or not there. YAML, read fast."""
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -11,3 +14,8 @@ def write_whole(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+def parse_yaml(text: str) -> Any:
+    """``yaml.safe_load`` by libyaml, where PyYAML was built with it: a tenth of the time."""
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

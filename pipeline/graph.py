@@ -9,9 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from pipeline.errors import UserError
+from pipeline.files import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ def load_graph(path: Path | str = "dvc.yaml") -> dict[str, Stage]:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} is not here: run this from the root of the repository")
-    entries = yaml.safe_load(path.read_text())["stages"]
+    entries = parse_yaml(path.read_text())["stages"]
     stages = {name: _read_stage(name, entry) for name, entry in entries.items()}
     return _in_order(stages)
 

@@ -255,7 +255,7 @@ def _prlimit(limits: Limits) -> list[str]:
 
 
 def _said(told: int) -> dict:
-    """What bubblewrap said: ``child-pid`` before anything of the command runs, ``exit-code`` when it has ended."""
+    """What bubblewrap said: ``child-pid`` before anything of the command runs, ``exit-code`` after."""
     os.set_blocking(told, False)
     said = {}
     with contextlib.suppress(BlockingIOError):

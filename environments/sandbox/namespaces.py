@@ -28,7 +28,9 @@ ROOT_OWNER = 61_000  # Debian and systemd give this number to nobody
 HOLDER = """\
 size=$1 inodes=$2 lower=$3 upper=$4 work=$5
 shift 5
-start() { "$@" --json-status-fd 3 -- /usr/bin/bash -c 'while read -r; do :; done' 3>&1 >/dev/null 2>&1 <&4 4<&- & }
+start() {
+  "$@" --json-status-fd 3 -- /usr/bin/bash -c 'while read -r; do :; done' 3>&1 >/dev/null 2>&1 <&4 4<&- &
+}
 start "$@"
 mount -t tmpfs -o "size=${size}m,nr_inodes=$inodes,mode=755" sandbox /tmp &&
 mkdir /tmp/upper /tmp/work /tmp/root /tmp/shm &&

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from model.config import ModelConfig
 from pipeline.errors import UserError
+from pipeline.files import parse_yaml
 from pipeline.recipe.base import Section
 from pipeline.recipe.consistency import faults
 from pipeline.recipe.data import (
@@ -134,7 +135,7 @@ def _read(path: Path, children: tuple[Path, ...]) -> dict:
 
 def _parse(path: Path) -> dict:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = parse_yaml(path.read_text())
     except IsADirectoryError:
         raise UserError(f"{path} is a folder: name a recipe's file") from None
     except OSError as error:

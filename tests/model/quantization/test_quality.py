@@ -55,8 +55,10 @@ def test_a_model_agrees_with_itself_and_not_with_another(model, make_model):
     same = {"router_agreement": 1.0, "kl": 0.0, "topk_overlap": 1.0}
     assert agreement(before, measure(model, {}, batches, [])) == pytest.approx(same, abs=1e-6)
     other = make_model(model.config, 99, indexer=True)
+    batches = [torch.randint(model.config.vocab_size, (40, 11))]
+    before = measure(model, {}, batches, [])
     found = agreement(before, measure(other, {}, batches, []))
-    assert 0.1 < found["router_agreement"] < 0.8 and 0.3 < found["topk_overlap"] < 0.95
+    assert 0.02 < found["router_agreement"] < 0.4 and 0.3 < found["topk_overlap"] < 0.95
     said, says = (
         m.logits(m(batches[0], attention="sparse").hidden_BTD).log_softmax(-1) for m in (model, other)
     )
