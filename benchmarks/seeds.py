@@ -1,10 +1,10 @@
 """What a recipe reaches over several training seeds: the mean and range of each score.
 
-    python -m benchmarks.seeds --recipe tiny --seeds 0 1 2
+    python -m benchmarks.seeds --recipe tiny --seeds 0 1 2 --set evaluate.sampled_items_per_family=40
 
 Seeds share their data: artifacts of the data stages are linked from the recipe itself, which must have run.
 Each seed's chain runs under ``artifacts/<recipe>-seed<n>/`` and goes on where it was stopped. Writes
-``benchmarks/results/<recipe>_seeds.json`` and a Markdown table beside it.
+``benchmarks/results/<recipe>_seeds.json`` and Markdown tables beside it, gains of RL among them.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
+from benchmarks import gains
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 from pipeline.graph import load_graph
@@ -37,10 +38,18 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="tiny")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--set", dest="assignments", action="append", default=[], metavar="KEY=VALUE",
+        help="another value in each recipe, of evaluate alone: seed 0 is the recipe's own run",
+    )  # fmt: skip
     arguments = parser.parse_args()
+    if len(set(arguments.seeds)) < 2:
+        raise UserError("--seeds takes at least two seeds: one says nothing about others")
+    if foreign := [text for text in arguments.assignments if not text.startswith("evaluate.")]:
+        raise UserError(f"--set takes values of evaluate alone, not {foreign[0]}")
     # One thread a run: on few cores two runs side by side do more than one run on both.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run_seed, [arguments.recipe] * len(arguments.seeds), arguments.seeds))
+        list(pool.map(lambda seed: run_seed(arguments.recipe, seed, arguments.assignments), arguments.seeds))
     names = [seed_name(arguments.recipe, seed) for seed in arguments.seeds]
     scores = collect_scores(names)
     result = {
@@ -48,13 +57,15 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "recipe": load_recipe(arguments.recipe).model_dump(mode="json"),
         "seeds": arguments.seeds,
+        "set": arguments.assignments,
+        "gains": gains.gains(load_recipe(arguments.recipe), names),
         "scores": [[*row, values] for row, values in scores.items()],
         "stages": {name: stage_facts(name) for name in names},
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{arguments.recipe}_seeds.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
-    table = render(scores)
+    table = render(scores) + "\n" + gains.render(result["gains"])
     path.with_suffix(".md").write_text(table)
     print(table)
 
@@ -63,7 +74,7 @@ def seed_name(recipe: str, seed: int) -> str:
     return f"{recipe}-seed{seed}"
 
 
-def run_seed(recipe: str, seed: int) -> None:
+def run_seed(recipe: str, seed: int, assignments: list[str]) -> None:
     """Run the training chain of one seed on the recipe's own data."""
     name = seed_name(recipe, seed)
     path = Path("runs/seeds") / f"{name}.yaml"
@@ -71,11 +82,12 @@ def run_seed(recipe: str, seed: int) -> None:
     path.write_text(f"extends: {recipe}\nseed: {seed}\n")
     same_seed = load_recipe(recipe).seed == seed
     for stage in load_graph().values():
-        if "data_seed" in stage.sections or (same_seed and stage.name != "report"):
+        if "data_seed" in stage.sections or (same_seed and stage.name not in ("evaluate", "report")):
             link_artifact(
                 artifacts.artifact_dir(recipe, stage.name), artifacts.artifact_dir(name, stage.name)
             )
     command = [sys.executable, "-m", "flows.cli", "run", "--recipe", str(path)]
+    command += [word for text in assignments for word in ("--set", text)]
     ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if ended.returncode:
         raise UserError(f"the run of seed {seed} failed: see runs/{name}/*/log.txt")
