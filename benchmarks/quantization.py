@@ -77,6 +77,7 @@ def main() -> None:
     result = {
         "date": date.today().isoformat(), "machine": machine(options.device), "torch": torch.__version__,
         "checkpoint": options.checkpoint.name, "dtype": str(model.embed.weight.dtype),
+        "options": {key: value for key, value in vars(options).items() if not isinstance(value, Path)},
         "calibration_tokens": sum(batch.numel() for batch in batches), "outliers": asdict(outliers),
         "heldout_tokens": {name: sum(len(row.ids) for row in group) for name, group in rows.items()},
         "rows": [],

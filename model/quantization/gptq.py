@@ -1,23 +1,26 @@
 """GPTQ: round a weight column by column and let the later columns make up for each error.
 
 The inputs' second moments say how (Frantar et al., 2022). Static order by activation: the columns of largest
-second moment come first, while their errors can still be made up for. O output and I input features.
+second moment come first, while their errors can still be made up for ("act-order" of the reference code).
+O output and I input features.
 """
 
 import torch
 
-from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
+from model.quantization.rounding import QuantizedTensor, quantize_weight
+from model.quantization.scales import mse_scale
 
 DAMPING = 0.01  # of the mean diagonal
 BLOCK = 128  # columns whose update of the rest is done at once
 
 
 def gptq(weight_OI: torch.Tensor, hessian_II: torch.Tensor, bits: int) -> QuantizedTensor | None:
-    """The quantised weight with min-max scales; None where the damped Hessian has no Cholesky factor.
+    """The quantised weight; None where the damped Hessian has no Cholesky factor.
 
-    ``hessian_II``: ``X^T X`` of the inputs in any scale, float64.
+    Scales are those of the reference code's option ``mse`` (``scales.mse_scale``), found before any column is
+    rounded. ``hessian_II``: ``X^T X`` of the inputs in any scale, float64.
     """
-    scale = minmax_scale(weight_OI, bits)
+    scale = mse_scale(weight_OI, bits)
     hessian, weight = hessian_II.double().clone(), weight_OI.double().clone()
     unused = hessian.diagonal() <= 0  # inputs that are always 0
     hessian.diagonal()[unused] = 1.0

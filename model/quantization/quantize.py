@@ -18,8 +18,8 @@ from model.quantization.layers import is_quantized
 from model.quantization.pairs import expert_pairs, ffn_pairs, inner_pairs, move, norm_pairs
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
-from model.quantization.scales import ssz_scale
-from model.quantization.scheme import DENSE_BITS, Scheme
+from model.quantization.scales import clipped_scale, mse_scale, ssz_scale
+from model.quantization.scheme import DENSE_BITS, QUERIES_AND_KEYS, Scheme
 from model.quantization.smoothing import awq, flex, search, smoothquant
 from model.transformer import Block, Transformer
 
@@ -38,6 +38,7 @@ RECIPES = {
     ],
 }
 EXPERT_SCALES = {"ssz": ssz_scale, "flex_awq_ssz": ssz_scale}  # min-max under the other methods
+BY_INPUTS = ("awq", "gptq")  # whose rounding looks at what a matrix reads
 
 
 @torch.no_grad()
@@ -97,6 +98,8 @@ def _calibrate(
             facts["expert_tokens"][f"{prefix}ffn"] = found.counts
             facts["pooled"][f"{prefix}ffn"] = found.pooled
         _smooth(block, prefix, found, scheme, facts)
+        if scheme.method == "awq":  # clips by what the smoothed matrices read
+            found = observe(walk, block, prefix, min_tokens=scheme.min_tokens)
         rounded = _round_block(block, prefix, found, scheme, facts)
         if block is not model.blocks[-1]:
             walk.go_on(walk.through(_with_weights(block, prefix, rounded)))
@@ -117,27 +120,33 @@ def _round_block(
 ) -> dict[str, QuantizedTensor]:
     rounded = {}
     for name, weight in _quantised(block, prefix, scheme):
-        if scheme.method != "gptq":
+        if scheme.method not in BY_INPUTS:
             rounded[name] = _round(name, weight, scheme)
         elif name in found.experts:
             parts = [
-                _gptq(f"{name}[{expert}]", weight[expert], inputs, scheme.expert_bits, facts)
+                _fit(f"{name}[{expert}]", weight[expert], inputs, scheme.expert_bits, scheme, facts)
                 for expert, inputs in enumerate(found.experts[name])
             ]
             values, scale = torch.stack([p.values for p in parts]), torch.stack([p.scale for p in parts])
             rounded[name] = QuantizedTensor(values, scale, scheme.expert_bits)
         else:
-            rounded[name] = _gptq(name, weight, found.linear[name], DENSE_BITS, facts)
+            rounded[name] = _fit(name, weight, found.linear[name], DENSE_BITS, scheme, facts)
     return rounded
 
 
-def _gptq(name: str, weight_OI: torch.Tensor, inputs: Inputs, bits: int, facts: dict) -> QuantizedTensor:
+def _fit(
+    name: str, weight_OI: torch.Tensor, inputs: Inputs, bits: int, scheme: Scheme, facts: dict
+) -> QuantizedTensor:
+    """One matrix, rounded by what it reads."""
+    if scheme.method == "awq":
+        if QUERIES_AND_KEYS.fullmatch(name):
+            return _nearest(weight_OI, minmax_scale(weight_OI, bits), bits)
+        return _nearest(weight_OI, clipped_scale(weight_OI, inputs.rows_NI, bits), bits)
     result = gptq(weight_OI, inputs.hessian_II, bits)
     if result is None:
         log.warning("%s: its inputs' second moments have no Cholesky factor; rounded to nearest", name)
         facts["rounded_to_nearest"].append(name)
-        scale = minmax_scale(weight_OI, bits)
-        result = QuantizedTensor(quantize_weight(weight_OI, scale, bits), scale, bits)
+        result = _nearest(weight_OI, mse_scale(weight_OI, bits), bits)
     return result
 
 
@@ -151,7 +160,10 @@ def _round(name: str, weight: torch.Tensor, scheme: Scheme) -> QuantizedTensor:
     bits, scale_of = scheme.bits(name), minmax_scale
     if weight.dim() == 3:
         scale_of = EXPERT_SCALES.get(scheme.method, minmax_scale)
-    scale = scale_of(weight, bits)
+    return _nearest(weight, scale_of(weight, bits), bits)
+
+
+def _nearest(weight: torch.Tensor, scale: torch.Tensor, bits: int) -> QuantizedTensor:
     return QuantizedTensor(quantize_weight(weight, scale, bits), scale, bits)
 
 

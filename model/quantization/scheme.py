@@ -16,6 +16,9 @@ EXPERTS = re.compile(r"blocks\.\d+\.ffn\.(gate_up|down)")
 DENSE = re.compile(
     r"blocks\.\d+\.(attention\.(q_down|q_up|kv_down|out|indexer\.q_up)|ffn\.(shared\.)?(gate_up|down))\.weight"
 )
+# What makes queries and keys, and is not clipped: an error of one is multiplied by the other's
+# (mit-han-lab/llm-awq, auto_clip.py).
+QUERIES_AND_KEYS = re.compile(r"blocks\.\d+\.attention\.(q_down|q_up|kv_down|indexer\.q_up)\.weight")
 
 DENSE_BITS = 8
 
@@ -25,8 +28,9 @@ class Scheme:
     """How a model is quantised.
 
     method: "minmax" rounds to nearest with the row's largest magnitude; "ssz" searches the experts' scales;
-        "smoothquant", "awq" and "flex_awq_ssz" move weight between activations and weights first; "gptq"
-        makes up for each column's error in the later ones. The last four need calibration tokens.
+        "smoothquant", "awq" and "flex_awq_ssz" move weight between activations and weights first, and "awq"
+        clips weights then; "gptq" searches scales and makes up for each column's error in the later ones.
+        The last four need calibration tokens.
     rotation: QuaRot before everything else.
     expert_bits: 2 to 8; 8 is W8A8, since everything else that is quantised has ``DENSE_BITS``.
     min_tokens: an expert that fewer calibration tokens choose is calibrated on all tokens of its layer.

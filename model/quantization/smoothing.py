@@ -5,7 +5,7 @@ the same. What differs between the methods is s, one factor an input feature:
 
 * SmoothQuant: ``max|x|^0.5 / max|W|^0.5``.
 * AWQ: ``mean|x|^a`` with the a of least output error; the experts' norm is smoothed too, which the router
-  must follow. AWQ's search for weights to clip is left out: scales are min-max.
+  must follow. Then it clips weights: ``scales.clipped_scale``.
 * flex smooth quant: ``max|x|^a / max|W|^b`` over a grid of both.
 * flex AWQ-SSZ: AWQ's factors for the routed experts' up and down pairs, judged with the quantiser that will
   be used, SSZ.

@@ -9,7 +9,8 @@ from model.quantization.layers import install
 from model.quantization.outliers import Outliers, inject, kurtosis
 from model.quantization.quantize import quantize_model
 from model.quantization.rounding import minmax_scale, quantize_weight
-from model.quantization.scheme import Scheme
+from model.quantization.scales import clipped_scale
+from model.quantization.scheme import QUERIES_AND_KEYS, Scheme
 
 CONFIG = small_config(
     5, num_layers=2, first_dense_layers=1, hidden_size=24, q_latent=16, kv_latent=12, num_experts=4,
@@ -55,6 +56,30 @@ def test_the_float_model_keeps_its_function_and_the_tensors_are_its_weights(mode
     assert facts["scheme"]["method"] == method and facts["tokens"] == 120
     assert all(sum(counts) == 240 for counts in facts["expert_tokens"].values())
     assert facts["kurtosis"].keys() == {"before", "after"}
+
+
+@pytest.mark.parametrize("rotation", [False, True])
+def test_awq_clips_by_what_the_smoothed_matrices_read_and_leaves_queries_and_keys(
+    model, monkeypatch, rotation
+):
+    for module in ("scheme", "pairs", "quantize"):  # at 8 bits hardly anything is worth clipping
+        monkeypatch.setattr(f"model.quantization.{module}.DENSE_BITS", 4)
+    inject(model, Outliers(factor=32.0, share=0.1))
+    batch = tokens()
+    floats, tensors, _ = quantize_model(model, [batch], Scheme("awq", rotation, min_tokens=8))
+    state, clipped = floats.state_dict(), {}
+    for name, each in tensors.items():
+        share = each.scale / minmax_scale(state[name], 4)
+        assert share.max() < 1 + 1e-6 and share.min() > 0.55 - 1e-6
+        clipped[name] = int((share < 0.99).sum())
+    kept = {name for name in clipped if QUERIES_AND_KEYS.fullmatch(name)}
+    assert len(kept) == 2 * 4 and not any(clipped[name] for name in kept)
+    assert all(clipped[name] > 5 for name in clipped.keys() - kept)
+    # The first block has nothing rounded before it: its inputs are the float model's.
+    first = observe(Walk(floats, [batch]), floats.blocks[0], "blocks.0.", min_tokens=8).linear
+    for name in {name for name in tensors if name.startswith("blocks.0.")} - kept:
+        expected = clipped_scale(state[name], first[name].rows_NI, 4)
+        torch.testing.assert_close(tensors[name].scale, expected, rtol=1e-6, atol=0)
 
 
 def test_narrow_weights_are_rounded_once(model):
