@@ -1,8 +1,9 @@
 """Many rollouts at once, of several services, a group at a time, finished groups into the spool.
 
 A service is a kind of task with its own way to roll out and to reward. Group number n is always the same task
-with the same seeds, drawn from (seed, n) alone, or another where that task was given up. So a worker that was
-killed goes on where it was: what is in the spool or was taken from it is done, the rest is rolled out anew.
+with the same seeds, drawn from (seed, n) alone, or another where that task was given up or rests. So a worker
+that was killed goes on where it was: what is in the spool or was taken from it is done, all else is rolled
+out anew.
 ``Control`` says up to which number groups may begin; that bounds how far rollouts run ahead of the weights
 (staleness is bounded at admission, not by dropping).
 
@@ -42,12 +43,13 @@ class Window:
 @dataclass(frozen=True)
 class Control:
     """What the trainer wants: groups below ``admit`` may begin; those in ``done`` and below ``done_below``
-    are done.
+    are done. Tasks in ``resting`` are not drawn as long as there are others.
     """
 
     admit: int
     done_below: int = 0
     done: frozenset[int] = frozenset()
+    resting: frozenset[str] = frozenset()
     stop: bool = False
 
 
@@ -72,6 +74,7 @@ class Orchestrator:
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[int, asyncio.Task] = {}
         self._finished: set[int] = set()
+        self._resting: frozenset[str] = frozenset()
         self._offset = random.Random(f"{seed}/services").random()
 
     async def run(self, control: Callable[[], Control]) -> None:
@@ -103,6 +106,7 @@ class Orchestrator:
         }
 
     def _admit(self, wanted: Control) -> None:
+        self._resting = wanted.resting
         self._finished = {index for index in self._finished if index >= wanted.done_below}
         for index in range(wanted.done_below, wanted.admit):
             if index not in self._running and index not in wanted.done and index not in self._finished:
@@ -148,12 +152,19 @@ class Orchestrator:
         return there[-1]
 
     def _task(self, service: Service, index: int, rng: random.Random) -> tuple[Task, Mode]:
-        """One of the curriculum's part of the service's tasks; another where that one was given up."""
+        """One of the curriculum's part of the service's tasks; another where that one was given up or rests,
+        unless all of them rest.
+        """
         low, high = next(((w.low, w.high) for w in self._curriculum if index < w.until), (0.0, 1.0))
-        task, mode = service.tasks[_place(rng, len(service.tasks), low, high)]
+        places = range(*_part(len(service.tasks), low, high))
+        task, mode = service.tasks[rng.choice(places)]
+        if task.id in self._resting:
+            part = [service.tasks[place] for place in places]
+            awake = [p for p in part if p[0].id not in self._resting and p[0].id not in service.given_up]
+            task, mode = rng.choice(awake) if awake else (task, mode)
         if task.id in service.given_up:
             left = service.left
-            return left[_place(rng, len(left), low, high)]
+            return left[rng.choice(range(*_part(len(left), low, high)))]
         return task, mode
 
     async def _rollout(self, service: Service, assignment: Assignment) -> Trajectory:
@@ -172,7 +183,7 @@ class Orchestrator:
                 await asyncio.sleep(SECONDS_WITHOUT_ENGINE)
 
 
-def _place(rng: random.Random, tasks: int, low: float, high: float) -> int:
-    """A task's number inside a part of the list."""
+def _part(tasks: int, low: float, high: float) -> tuple[int, int]:
+    """Where a part of a list begins and ends; it is never empty."""
     first = min(int(low * tasks), tasks - 1)
-    return rng.randrange(first, max(first + 1, int(high * tasks)))
+    return first, max(first + 1, int(high * tasks))

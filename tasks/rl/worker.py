@@ -111,11 +111,11 @@ def read_control(scratch: Path) -> Control:
         found = json.loads((scratch / CONTROL).read_text())
     except FileNotFoundError:
         return Control(admit=0)
-    return Control(**{**found, "done": frozenset(found.get("done", ()))})
+    return Control(**{**found, **{key: frozenset(found.get(key, ())) for key in ("done", "resting")}})
 
 
 def write_control(scratch: Path, control: Control) -> None:
-    record = {**control.__dict__, "done": sorted(control.done)}
+    record = {**control.__dict__, "done": sorted(control.done), "resting": sorted(control.resting)}
     write_whole(scratch / CONTROL, json.dumps(record))
 
 
