@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from data_pipelines.documents import python_texts
 from environments.catalog import environments, find_family
 from environments.interface import Environment, Task
+from environments.known import refuse_unknown
 from pipeline.errors import UserError
 from pipeline.recipe.rl import RlTasksSection
 from pipeline.stage import Context, run_stage
@@ -29,6 +30,7 @@ def run(context: Context) -> dict[str, float]:
     """Draw and write the tasks of the recipe."""
     section: RlTasksSection = context.section
     catalog = environments(python_texts(context.inputs["curate"] / "documents"))
+    refuse_unknown(catalog, "rl_tasks.families", section.families)
     counts: dict[str, int] = {}
     with open(context.out / "tasks.jsonl", "w") as file:
         for done, name in enumerate(section.families):

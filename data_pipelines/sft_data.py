@@ -21,6 +21,7 @@ from pathlib import Path
 from data_pipelines.documents import python_texts
 from environments.catalog import environments, find_family
 from environments.interface import MODES, Environment, Message, Mode, Task, is_heldout, play
+from environments.known import refuse_unknown
 from pipeline.errors import UserError
 from pipeline.recipe.data import SftDataSection
 from pipeline.stage import Context, run_stage
@@ -57,6 +58,7 @@ def run(context: Context) -> dict[str, float]:
     """Play, verify, de-duplicate and write the chats of the recipe."""
     section: SftDataSection = context.section
     catalog = environments(python_texts(context.inputs["curate"] / "documents"))
+    refuse_unknown(catalog, "sft_data.families", section.families)
     wanted = shares(section)
     rows, chats, seen = [], [], set()
     for (name, mode), count in wanted.items():

@@ -128,12 +128,11 @@ class Environment(ABC):
 
         Raises ``UserError`` for an unknown family and for a training task of a family kept for evaluation.
         """
-        if family not in self.families + self.evaluation_only:
-            known = ", ".join(self.families + self.evaluation_only)
-            raise UserError(f"environment {self.name} has no family {family!r} (known: {known})")
+        if heldout:
+            self._refuse_unknown(family)
+        else:
+            self.refuse_untrained(family)
         reserved = family in self.evaluation_only
-        if reserved and not heldout:
-            raise UserError(f"{self.name}/{family} is kept for evaluation: leave it out of the training data")
         rng = random.Random(f"{self.name}/{family}/{seed}/{heldout}")
         for _ in range(DRAWS):
             draft = self.draw(family, rng)
@@ -142,6 +141,17 @@ class Environment(ABC):
         raise UserError(
             f"{self.name}/{family} has no {'held-out' if heldout else 'training'} prompt in {DRAWS} draws"
         )
+
+    def refuse_untrained(self, family: str) -> None:
+        """Raises ``UserError`` for a family that no training task is made of."""
+        self._refuse_unknown(family)
+        if family in self.evaluation_only:
+            raise UserError(f"{self.name}/{family} is kept for evaluation: leave it out of the training data")
+
+    def _refuse_unknown(self, family: str) -> None:
+        if family not in self.families + self.evaluation_only:
+            known = ", ".join(self.families + self.evaluation_only)
+            raise UserError(f"environment {self.name} has no family {family!r} (known: {known})")
 
     def _name(self, draft: Draft, family: str, seed: int, heldout: bool) -> Task:
         content = json.dumps([draft.messages, draft.truth], sort_keys=True)

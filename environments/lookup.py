@@ -70,6 +70,10 @@ class Lookup(Environment):
             draws["code"] = self._code
         self._draws, self.families = draws, tuple(draws)
 
+    def refuse_untrained(self, family: str) -> None:
+        if family != "code":  # whether there is any depends on the documents, see ``make_task``
+            super().refuse_untrained(family)
+
     def make_task(self, family: str, seed: int, heldout: bool = False) -> Task:
         if family == "code" and family not in self._draws:
             raise UserError(

@@ -148,10 +148,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    from flows.known_families import refuse_unknown_families
     from pipeline.recipe import load_recipe
     from pipeline.recipe.explain import default_device, describe
 
     recipe = load_recipe(arguments.recipe)
+    refuse_unknown_families(arguments.recipe)
     device = (arguments.device, arguments.devices) if arguments.device else default_device(recipe)
     print(describe(recipe, *device))
     return 0

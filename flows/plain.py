@@ -5,6 +5,7 @@ import time
 
 from flows import executors
 from flows.executors import Listener, Outcome
+from flows.known_families import refuse_unknown_families
 from flows.parameters import override
 from flows.schedule import run_graph
 from flows.terminal import View
@@ -28,6 +29,7 @@ def run_pipeline(
     view = View(name)
     stage = only[0] if len(only) == 1 else None
     messages = override(recipe, list(assignments), stage) if assignments else []
+    refuse_unknown_families(recipe, graph)
     for message in [*messages, *executors.prepare(recipe)]:
         view.say(message)
     os.environ.setdefault(PARENT, f"{name} {time.strftime('%Y-%m-%d %H:%M:%S')}")

@@ -18,6 +18,7 @@ from prefect.runtime import flow_run
 
 from flows import executors, server
 from flows.executors import Listener, StageFailed
+from flows.known_families import refuse_unknown_families
 from flows.parameters import override
 from flows.ui import ProgressArtifact, show_result
 from pipeline.graph import Stage, load_graph
@@ -87,6 +88,7 @@ def skip_task(stage: str) -> Any:
 def start_run(recipe: str) -> None:
     """Before the first stage of a flow run: whose it is, its name for MLflow, the recipe known to DVC."""
     if server.mark() not in flow_run.tags:  # it was started from a form
+        refuse_unknown_families(recipe, GRAPH)
         with get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, tags=[*flow_run.tags, server.mark()])
     os.environ[PARENT] = f"{flow_run.flow_name} {flow_run.name or time.strftime('%H:%M:%S')}"

@@ -1,6 +1,9 @@
-"""``glm5 chat`` and ``glm5 serve``: find a recipe's checkpoints and hand over to the model's own programs."""
+"""Programs of this project that ``flows`` may not import: ``glm5 chat`` and ``glm5 serve`` hand over to the
+model's own with a recipe's checkpoints, others are asked a question.
+"""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,6 +55,16 @@ def hand_over(module: str, recipe: str, stage: str | None, arguments: list[str])
 
 def become(module: str, arguments: list[str]) -> None:
     """Become ``python -m module arguments``; never returns."""
-    command = [sys.executable, "-m", module, *arguments]
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], _environment())
+
+
+def ask(module: str, question: str) -> subprocess.CompletedProcess:
+    """``python -m module`` run to its end with ``question`` on its standard input, and what it printed."""
+    command = [sys.executable, "-m", module]
+    return subprocess.run(command, input=question, env=_environment(), capture_output=True, text=True)
+
+
+def _environment() -> dict[str, str]:
+    """In which this clone's modules are found."""
     paths = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))})
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,6 +1,7 @@
 """``glm5 pipeline``: server and worker up, deployments there, the full pipeline run and watched."""
 
 from flows import server
+from flows.known_families import refuse_unknown_families
 from flows.parameters import override
 from flows.terminal import View
 from pipeline.graph import load_graph, select
@@ -11,10 +12,12 @@ def run_through_prefect(
     recipe: str, start: str | None, only: list[str], force: bool, assignments: list[str], port: int | None
 ) -> int:
     """Run a recipe's stages through Prefect. Returns the exit status: 0 when all of them are up to date."""
-    select(load_graph(), start, only)  # complain before anything is started
+    graph = load_graph()
+    select(graph, start, only)  # complain before anything is started
     view = View(load_recipe(recipe).name)
     for message in override(recipe, assignments, only[0] if len(only) == 1 else None):
         view.say(message)
+    refuse_unknown_families(recipe, graph)
     api = server.start(port)  # sets the environment that Prefect reads when it is imported
     view.say(f"Prefect: {api.removesuffix('/api')}")
     from flows import submit

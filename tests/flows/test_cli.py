@@ -1,6 +1,12 @@
-"""Numbers that ``glm5`` is given: what is out of range is one sentence, not a traceback."""
+"""What ``glm5`` is given: numbers out of range and unknown names are one sentence, not a traceback."""
+
+import shutil
 
 import pytest
+import yaml
+
+from pipeline.recipe import load_recipe
+from tests.flows.conftest import REPOSITORY
 
 
 @pytest.mark.parametrize("command", ["pipeline", "mlflow"])
@@ -25,3 +31,45 @@ def test_explain_counts_devices(bare, glm5):
     one, two = (glm5(bare, "explain", "--device", "h200", "--devices", number) for number in "12")
     assert (one.returncode, two.returncode) == (0, 0), one.stdout + two.stdout
     assert "1 x h200" in one.stdout and "2 x h200" in two.stdout
+
+
+@pytest.fixture
+def refused(bare, glm5):
+    """``refused(command, section=...)``: the sentence that a changed recipe gets; nothing else is done."""
+    shutil.copy(REPOSITORY / "dvc.yaml", bare / "dvc.yaml")
+
+    def refuse(command: str, **changes) -> str:
+        (bare / "recipes/mine.yaml").write_text(yaml.safe_dump({"extends": "tiny", **changes}))
+        done = glm5(bare, command, "--recipe", "mine")
+        assert done.returncode == 1 and done.stdout.count("\n") == 1, done.stdout
+        assert not any((bare / folder).exists() for folder in ("artifacts", "runs", ".prefect"))
+        return done.stdout
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("string/copi", "environment string has no family 'copi' (known: copy, "),
+        ("strings/copy", "there is no environment 'strings' in "),
+        ("string", "environment string has no family ''"),
+        ("table/min", "table/min is kept for evaluation"),
+    ],
+)
+def test_a_family_that_nothing_makes_chats_of(refused, family, reason):
+    found = refused("explain", sft_data={"families": {"lookup/code": 1.0, family: 1.0}})
+    assert found.startswith(f"error: recipe mine: sft_data.families names {family!r}: {reason}")
+
+
+def test_tasks_and_evaluation_of_what_is_not_there(refused):
+    families = [*load_recipe("tiny").rl_tasks.families, "tools/chains"]
+    assert "rl_tasks.families names 'tools/chains': " in refused("explain", rl_tasks={"families": families})
+    found = refused("explain", eval_sets={"environments": ["code", "codes"]})
+    assert "eval_sets.environments names 'codes': there is no environment 'codes'" in found
+
+
+@pytest.mark.parametrize("command", ["run", "pipeline"])
+def test_a_run_does_not_start_with_an_unknown_family(refused, command):
+    found = refused(command, sft_data={"families": {"string/copi": 1.0}})
+    assert "sft_data.families names 'string/copi'" in found
