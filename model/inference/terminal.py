@@ -21,7 +21,7 @@ from model.chat.tokens import Thinking
 from model.inference.request import SamplingParams
 from model.inference.screen import Screen
 from model.inference.server.checkpoints import Loaded
-from model.inference.server.loading import named_folders, open_checkpoint
+from model.inference.server.loading import first_of, named_folders, open_checkpoint, usable_device
 
 # The tools that this project's models are trained with, and the name of their one argument. Here the person
 # plays the tool.
@@ -229,9 +229,10 @@ def main(arguments: list[str] | None = None) -> int:
     with asyncio.Runner() as runner:
         try:
             folders = named_folders(options.checkpoints)
-            first = options.first or list(folders)[-1]
+            first = first_of(folders, options.first)
+            usable_device(options.device)
             loaded = runner.run(open_checkpoint(first, folders[first], device=options.device))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         dialogue = Dialogue(

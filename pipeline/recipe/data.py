@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from pipeline.recipe.base import Section
+from pipeline.recipe.minhash import has_two_bands
 
 Mode = Literal["interleaved", "preserved", "off"]  # of thinking (GLM-5 paper section 3.1)
 
@@ -74,6 +75,15 @@ class CurateSection(Section):
     max_line_characters: int = Field(2000, gt=0)
     minhash_permutations: int = Field(64, ge=2, le=4096)  # the index takes seconds to lay out 4096
     minhash_threshold: float = Field(0.8, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _sketches_can_be_indexed(self) -> Self:
+        if not has_two_bands(self.minhash_threshold, self.minhash_permutations):
+            raise ValueError(
+                f"minhash_threshold {self.minhash_threshold:g} is too near 1 for sketches of "
+                f"{self.minhash_permutations} minhash_permutations: lower it, or raise those"
+            )
+        return self
 
 
 class TokenizerSection(Section):

@@ -51,6 +51,13 @@ def test_a_stage_without_a_checkpoint(trained, glm5):
     assert done.returncode == 1 and "'pretrain'" in done.stdout and "sft" in done.stdout
 
 
+def test_a_checkpoint_to_begin_with_that_is_none(trained, glm5):
+    for command in ("chat", "serve"):
+        done = glm5(trained, command, "--first", "tiny/nobody")
+        assert done.returncode == 1
+        assert done.stdout == "error: --first tiny/nobody is not among the checkpoints tiny/sft\n"
+
+
 def test_serve_passes_options_and_signals_on(trained, environment):
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "serve", "--port", "0"], cwd=trained, stdout=subprocess.PIPE,

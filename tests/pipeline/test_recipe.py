@@ -87,6 +87,12 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
         ),
         ("curate.minhash_permutations", 10**6, "minhash_permutations: Input should be less than or equal to"),
         ("curate.minhash_threshold", 1.0, f"curate.minhash_threshold: {BELOW_1}"),
+        (
+            "curate.minhash_threshold",
+            0.99,
+            "curate: minhash_threshold 0.99 is too near 1 for sketches of 64 minhash_permutations: lower it",
+        ),
+        ("curate.minhash_permutations", 4, "curate: minhash_threshold 0.8 is too near 1 for sketches of 4"),
         ("tokenizer.train_mb", INFINITE, f"tokenizer.train_mb: {FINITE}"),
         ("pretrain_data.mix", {"stdlib": 1, "factbook": -1}, f"pretrain_data.mix.factbook: {ZERO_OR_MORE}"),
         ("pretrain_data.mix", {"stdlib": INFINITE}, f"pretrain_data.mix.stdlib: {FINITE}"),

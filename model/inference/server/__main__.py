@@ -9,7 +9,6 @@ import sys
 from functools import partial
 from typing import get_args
 
-import torch
 import uvicorn
 
 from model.inference.decode import DecodeMode, decode_mode
@@ -17,7 +16,7 @@ from model.inference.server.app import make_app
 from model.inference.server.connections import guarded_protocol
 from model.inference.server.guard import LOOPBACK
 from model.inference.server.limits import Limits
-from model.inference.server.loading import named_folders, open_checkpoint
+from model.inference.server.loading import first_of, named_folders, open_checkpoint, usable_device
 
 KEY_VARIABLE = "GLM5_API_KEY"
 
@@ -69,9 +68,7 @@ def _port(text: str) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     folders = named_folders(options.checkpoints)
-    first = options.first or list(folders)[-1]
-    if first not in folders:
-        raise ValueError(f"--first {first} is not among the checkpoints {', '.join(folders)}")
+    first = first_of(folders, options.first)
     key = options.api_key or os.environ.get(KEY_VARIABLE) or None
     loopback = options.host in LOOPBACK
     if not loopback and key is None:
@@ -79,7 +76,7 @@ def _serve(options: argparse.Namespace) -> int:
             f"--host {options.host} is open to other machines: give --api-key or set {KEY_VARIABLE}, "
             "or leave --host out"
         )
-    decode_mode(options.decode, torch.device(options.device))
+    decode_mode(options.decode, usable_device(options.device))
     limits = Limits(
         body_bytes=options.max_body_bytes,
         prompt_tokens=options.max_prompt_tokens,

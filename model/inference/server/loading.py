@@ -1,7 +1,10 @@
 """From a checkpoint folder to an engine that answers."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
+
+import torch
 
 from model.chat.tokenizer import Tokenizer
 from model.hub import load_folder
@@ -27,6 +30,28 @@ def checkpoint_folder(folder: str) -> Path:
     if not (Path(folder) / "config.json").exists():
         raise ValueError(f"{folder} is no checkpoint folder: it has no config.json")
     return Path(folder)
+
+
+def first_of(names: Iterable[str], wanted: str | None) -> str:
+    """The checkpoint to begin with: ``wanted``, else the last. Raises ``ValueError`` for one that is none."""
+    names = list(names)
+    if wanted is not None and wanted not in names:
+        raise ValueError(f"--first {wanted} is not among the checkpoints {', '.join(names)}")
+    return wanted or names[-1]
+
+
+def usable_device(word: str) -> torch.device:
+    """The device of that name. Raises ``ValueError`` where PyTorch does not know it or cannot use it here."""
+    try:
+        device = torch.device(word)
+    except RuntimeError:
+        raise ValueError(f"--device {word} is no device of PyTorch's; say cpu, or cuda on a GPU") from None
+    try:
+        torch.ones(1, device=device).item()  # "meta" holds no numbers
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(f"--device {word} cannot be used here ({reason}); say cpu") from None
+    return device
 
 
 async def open_checkpoint(

@@ -29,7 +29,7 @@ def serve(folder: Path, *options: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def sentence(done: subprocess.CompletedProcess) -> str:
+def sentence_of(done: subprocess.CompletedProcess) -> str:
     assert done.returncode == 1 and not done.stdout, (done.returncode, done.stdout, done.stderr)
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
     return done.stderr
@@ -45,20 +45,20 @@ def test_weights_of_another_shape(copied):
     rows, width = tensors["lm_head.weight"].shape
     tensors["lm_head.weight"] = tensors["lm_head.weight"][:-1].contiguous()
     save_file(tensors, copied / "model.safetensors", metadata={"format": "pt"})
-    text = sentence(serve(copied))
+    text = sentence_of(serve(copied))
     assert f"lm_head.weight has shape ({rows - 1}, {width})" in text and f"({rows}, {width})" in text
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
 def test_a_file_that_is_cut(copied, name):
     (copied / name).write_bytes((copied / name).read_bytes()[:-100])
-    assert str(copied / name) in sentence(serve(copied))
+    assert str(copied / name) in sentence_of(serve(copied))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
 def test_a_file_that_is_missing(copied, name):
     (copied / name).unlink()
-    assert str(copied / name) in sentence(serve(copied))
+    assert str(copied / name) in sentence_of(serve(copied))
 
 
 def test_another_models_tokenizer(copied):
@@ -78,7 +78,7 @@ def test_a_port_that_is_taken(folders):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        text = sentence(serve(folders["speaker"], "--port", str(port)))
+        text = sentence_of(serve(folders["speaker"], "--port", str(port)))
     assert f"cannot listen on port {port} of 127.0.0.1 (address already in use)" in text and "--port" in text
 
 
@@ -87,6 +87,23 @@ def test_a_port_that_is_none(folders, port):
     done = serve(folders["speaker"], "--port", port)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert f"argument --port: {port!r} is not a whole number from 0 to 65535" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [
+        ("gpu", "--device gpu is no device of PyTorch's; say cpu"),
+        ("meta", "--device meta cannot be used here ("),
+        ("cuda:999", "--device cuda:999 cannot be used here ("),
+    ],
+)
+def test_a_device_that_is_none(folders, device, sentence):
+    assert sentence in sentence_of(serve(folders["speaker"], "--device", device))
+
+
+def test_a_first_checkpoint_that_is_none(folders):
+    text = sentence_of(serve(folders["speaker"], "--first", "y"))
+    assert text == "error: --first y is not among the checkpoints x\n"
 
 
 def test_ctrl_c_ends_a_server_and_frees_its_port(start_server):

@@ -71,6 +71,21 @@ def test_a_folder_that_is_no_checkpoint(variables, tmp_path):
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--first", "nobody"], "error: --first nobody is not among the checkpoints caller, speaker\n"),
+        (["--device", "gpu"], "error: --device gpu is no device of PyTorch's; say cpu, or cuda on a GPU\n"),
+    ],
+)
+def test_a_first_checkpoint_or_a_device_that_is_none(command, variables, options, sentence):
+    done = subprocess.run(
+        [*command, *options], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+
+
 def test_an_answer_that_is_only_thinking_is_said_on_a_pipe(command, variables):
     done = subprocess.run(
         [*command, "--max-tokens", "2"], input="hello\nhello\n", env=variables, capture_output=True,
