@@ -149,6 +149,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     from flows.known_families import refuse_unknown_families
+    from flows.quantized_size import describe_sizes
     from pipeline.recipe import load_recipe
     from pipeline.recipe.explain import default_device, describe
 
@@ -156,6 +157,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     refuse_unknown_families(arguments.recipe)
     device = (arguments.device, arguments.devices) if arguments.device else default_device(recipe)
     print(describe(recipe, *device))
+    print("\n".join(describe_sizes(recipe)))
     return 0
 
 

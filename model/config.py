@@ -29,6 +29,10 @@ TOKENIZER_CONFIG = {
 }
 
 
+# The cache of an engine: tokens of a page, and of all pages unless one context is longer.
+PAGE_TOKENS, CACHE_TOKENS = 16, 65_536
+
+
 class ModelConfig(BaseModel):
     """Shape and constants of the network. Sizes are counts of features unless said otherwise."""
 
@@ -121,6 +125,20 @@ class ModelConfig(BaseModel):
             step = 2 * (block + 2 * D * D + self.vocab_size * D) + core
             forward += mtp * self.mtp_steps * step
         return 3 * forward
+
+    def cache_pages(self, page_tokens: int = PAGE_TOKENS, draft_steps: int = 0) -> int:
+        """Pages of an engine's cache: ``CACHE_TOKENS`` tokens, or one full context where that is longer."""
+        tokens = max(CACHE_TOKENS, self.max_positions + 4 * draft_steps + page_tokens)
+        return -(-tokens // page_tokens)
+
+    def cache_bytes_per_token(self, float_bytes: int = 4, routes: bool = False) -> int:
+        """Bytes that decoding keeps of a token in the trunk, see ``model/attention/cache.py``: per layer the
+        key-value latent, the rotated shared key and the indexer's key. ``routes``: the experts it went to as
+        well, an int16 each.
+        """
+        kept = self.num_layers * (self.kv_latent + self.qk_rope_dim + self.index_dim) * float_bytes
+        experts = (self.num_layers - self.first_dense_layers) * self.experts_per_token
+        return kept + (2 * experts if routes else 0)
 
     def _attention_size(self) -> int:
         D, heads = self.hidden_size, self.num_heads

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from model.attention.mla import AttentionOptions, Mode
+from model.config import PAGE_TOKENS
 from model.inference.decode import DecodeMode, Decoder, decode_mode
 from model.inference.outcome import Outcome
 from model.inference.request import Completion, Event, QueueFull, SamplingParams
@@ -35,7 +36,6 @@ from model.inference.weights import copy_state, read_state
 from model.transformer import Transformer
 
 COUNTS = ("passes", "prompt_tokens", "sampled_tokens", "draft_passes", "drafts", "drafts_kept")
-DEFAULT_TOKENS = 65_536  # of cache, unless the model's context is longer
 
 
 class Engine:
@@ -46,7 +46,7 @@ class Engine:
         tokenizer=None,
         version: int = 0,
         pages: int | None = None,
-        page_size: int = 16,
+        page_size: int = PAGE_TOKENS,
         max_running: int = 256,
         max_waiting: int = 1024,
         prefill_chunk: int = 2048,
@@ -75,8 +75,7 @@ class Engine:
         if min(page_size, max_running, max_waiting, prefill_chunk) < 1 or draft_steps < 0:
             raise ValueError("the engine's sizes must be 1 or more, and draft_steps 0 or more")
         mode = attention or ("sparse" if model.has_indexer else "dense")
-        tokens = max(DEFAULT_TOKENS, model.config.max_positions + 4 * draft_steps + page_size)
-        pages = -(-tokens // page_size) if pages is None else pages
+        pages = model.config.cache_pages(page_size, draft_steps) if pages is None else pages
         self.model, self.tokenizer, self.version = model, tokenizer, version
         self._options = AttentionOptions(mode, top_k or model.config.index_top_k)
         # One page more than asked for: the one that belongs to nobody.

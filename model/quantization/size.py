@@ -1,4 +1,12 @@
-"""Bytes that a model's tensors take on disk, computed from its shape alone."""
+"""Bytes that a model's tensors take on disk, computed from its shape alone.
+
+    echo '{"config": {...}, "sizes": [{"scheme": {}, "float_bytes": 2}]}' | python -m model.quantization.size
+
+prints the bytes under each of ``sizes``, as ``stored_bytes`` takes them; a scheme is its fields, or null.
+"""
+
+import json
+import sys
 
 import torch
 
@@ -31,3 +39,17 @@ def stored_bytes(config: ModelConfig, scheme: Scheme | None = None, *, float_byt
             packed = rows * words(columns) * 4 + SHAPE if bits == 4 else rows * columns
             total += packed + rows * SCALE
     return total
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    config = ModelConfig(**asked["config"])
+    print(json.dumps([_size(config, **size) for size in asked["sizes"]]))
+
+
+def _size(config: ModelConfig, scheme: dict | None, float_bytes: int) -> int:
+    return stored_bytes(config, None if scheme is None else Scheme(**scheme), float_bytes=float_bytes)
+
+
+if __name__ == "__main__":
+    main()

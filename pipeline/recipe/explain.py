@@ -6,6 +6,7 @@ import yaml
 
 from model.config import ModelConfig
 from pipeline.recipe.load import Recipe
+from pipeline.recipe.rollouts import derive_rollouts, describe_rollouts
 from pipeline.recipe.training import TrainSection
 
 # FLOP/s that training sustains on one device. CPU: about 9,000 tokens/s of the tiny model on two
@@ -53,7 +54,7 @@ def derive(recipe: Recipe, device: str, devices: int) -> list[Row]:
 
 
 def describe(recipe: Recipe, device: str, devices: int) -> str:
-    """The resolved recipe as YAML, then the derived table."""
+    """The resolved recipe as YAML, then the derived tables."""
     config = recipe.model.config()
     counts = config.parameter_counts()
     resolved = {**recipe.model_dump(mode="json"), "model": config.model_dump(mode="json")}
@@ -68,6 +69,7 @@ def describe(recipe: Recipe, device: str, devices: int) -> str:
     lines += _table(derive(recipe, device, devices))
     lines.append(f"sft         {recipe.sft_data.chats:,} chats, {recipe.sft.epochs:g} epochs, "
                  f"{recipe.sft.global_batch_tokens:,} tokens a step")  # fmt: skip
+    lines += _rollouts(recipe)
     return "\n".join(lines)
 
 
@@ -104,10 +106,30 @@ def _memory(config: ModelConfig, tokens: int, devices: int) -> float:
 
 def _table(rows: list[Row]) -> list[str]:
     head = ("phase", "length", "tokens", "tokens/step", "steps", "FLOPs/token", "hours", "GiB/device")
-    cells = [head] + [
+    return _aligned([head] + [
         (row.phase, f"{row.sequence_length:,}", f"{row.tokens:,}", f"{row.tokens_per_step:,}",
          f"{row.steps:,}", f"{row.flops_per_token:.3g}", f"{row.hours:.3g}", f"{row.memory_gib:.3g}")
         for row in rows
-    ]  # fmt: skip
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    ])  # fmt: skip
+
+
+def _rollouts(recipe: Recipe) -> list[str]:
+    head = ("phase", "steps", "rollouts/step", "turns", "sampled/step", "trained/step", "FLOPs sampling",
+            "FLOPs training", "engines", "processes", "GiB cache")  # fmt: skip
+    table = _aligned([head] + [
+        (row.phase, f"{row.steps:,}", f"{row.rollouts:,}", f"{row.turns:,}", f"{row.sampled_tokens:,}",
+         f"{row.trained_tokens:,}", f"{row.sampling_flops:.3g}", f"{row.training_flops:.3g}",
+         f"{row.engines:,}", f"{row.processes:,}", f"{row.cache_bytes / 2**30:.3g}")
+        for row in derive_rollouts(recipe)
+    ])  # fmt: skip
+    return [
+        "reinforcement learning: tokens and FLOPs are upper bounds, all turns taken to their last token "
+        "and rows of training filled by prompts and replies; FLOPs are of all steps, the cache of an engine",
+        *table,
+        *describe_rollouts(recipe),
+    ]
+
+
+def _aligned(cells: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     return ["  ".join(map(str.rjust, row, widths)) for row in cells]

@@ -1,5 +1,6 @@
 """What ``glm5`` is given: numbers out of range and unknown names are one sentence, not a traceback."""
 
+import re
 import shutil
 
 import pytest
@@ -31,6 +32,24 @@ def test_explain_counts_devices(bare, glm5):
     one, two = (glm5(bare, "explain", "--device", "h200", "--devices", number) for number in "12")
     assert (one.returncode, two.returncode) == (0, 0), one.stdout + two.stdout
     assert "1 x h200" in one.stdout and "2 x h200" in two.stdout
+
+
+def test_explain_tells_the_sizes_that_quantize_will_report(bare, glm5):
+    size = pytest.importorskip("model.quantization.size")
+    scheme = pytest.importorskip("model.quantization.scheme")
+    done = glm5(bare, "explain")
+    assert done.returncode == 0, done.stdout
+    line = re.compile(
+        r"^quantize    (\w+): ([\d,]+) bytes of tensors, ([\d.]+) of its parent's", re.MULTILINE
+    )
+    config = load_recipe("tiny").model.config()
+    parent = size.stored_bytes(config, float_bytes=4)
+    found = line.findall(done.stdout)
+    assert [name for name, *_ in found] == ["w4a8", "w8a8"]
+    for (_, number, share), bits in zip(found, (4, 8), strict=True):
+        expected = size.stored_bytes(config, scheme.Scheme(expert_bits=bits), float_bytes=4)
+        assert int(number.replace(",", "")) == expected
+        assert float(share) == pytest.approx(expected / parent, abs=0.005)
 
 
 @pytest.fixture

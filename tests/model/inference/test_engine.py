@@ -8,6 +8,7 @@ import pytest
 import torch
 from plain_forward import check_completion, plain_logits
 
+from model.config import PAGE_TOKENS, preset
 from model.inference.engine import Engine
 from model.inference.request import QueueFull, SamplingParams
 from model.inference.weights import checksum
@@ -29,6 +30,22 @@ def idle(engine) -> bool:
         and stats["prefix_pages"] == stats["prefix_pages_unused"]
         and stats["pages_free"] + stats["prefix_pages"] == stats["pages"]
     )
+
+
+@pytest.mark.parametrize("routes", [False, True])
+def test_a_shape_tells_the_size_of_its_engines_cache(tiny_model, routes):
+    engine = Engine(tiny_model(5), attention="sparse", record_experts=routes)
+    config, cache = engine.model.config, engine._cache
+    tensors = [*cache.kv, *cache.index_keys, *([cache.routes] if routes else [])]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert engine.stats()["pages"] == config.cache_pages() == 65_536 // PAGE_TOKENS
+    assert size == (config.cache_pages() + 1) * PAGE_TOKENS * config.cache_bytes_per_token(routes=routes)
+
+
+def test_a_context_that_is_longer_than_the_cache_has_room():
+    config = preset("glm5")
+    assert config.cache_pages() * PAGE_TOKENS >= config.max_positions + PAGE_TOKENS
+    assert config.cache_pages(7, draft_steps=3) * 7 >= config.max_positions + 12 + 7
 
 
 @pytest.mark.parametrize("attention", ["sparse", "dense"])
