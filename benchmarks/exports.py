@@ -98,7 +98,7 @@ def in_transformers(folder: Path) -> dict[str, Any]:
         options = {"quantization_config": config} if config else {}
         try:
             model, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
-        except RuntimeError as error:  # of integers it reads packed experts alone
+        except RuntimeError as error:  # plain int8 experts alone, see model/quantization/export.py
             result[way] = {"loaded": False, "reason": str(error).split("!")[0]}
             continue
         state = split_fused(dict(model.state_dict()))

@@ -16,6 +16,24 @@ METHOD = "compressed-tensors"
 FORMATS = {4: "pack-quantized", 8: "int-quantized"}
 NUMBER = re.compile(r"(?<=\.)\d+(?=\\\.)")  # of a layer or an expert, in an escaped name
 
+# For transformers alone (5.23, integrations/compressed_tensors.py). As it loads the routed experts it
+# multiplies them out (``CompressedTensorsDequantize.convert``), by the first group in one of whose patterns
+# "experts" stands (``get_experts_scheme``). It does so for packed integers and 8-bit floats; of experts in
+# plain int8 it makes nothing, and the model is not loaded. What it does to 8-bit floats, values times scale,
+# is right for int8, and floats it lets through. So where no experts are packed a folder has this group,
+# which no module is in, and the word stands in no pattern of another.
+NO_MODULE = "re:(?!)experts"
+EXPERTS_MULTIPLIED_OUT = {
+    "targets": [NO_MODULE],
+    "format": "float-quantized",
+    "weights": {
+        "num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "group_size": None,
+        "dynamic": False,
+    },
+    "input_activations": None,
+    "output_activations": None,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -66,10 +84,13 @@ def quantization_config(bits: Mapping[str, int], modules: Iterable[str], mtp_lay
         f"int{number}": _group(number, sorted(kind for kind, its in kinds.items() if its == number))
         for number in sorted(set(kinds.values()))
     }
+    formats = {group["format"] for group in groups.values()}
+    if not any("experts" in target for group in groups.values() for target in group["targets"]):
+        groups["experts_multiplied_out"] = EXPERTS_MULTIPLIED_OUT
     return {
         "quant_method": METHOD,
         "quantization_status": "compressed",
-        "format": next(iter(groups.values()))["format"] if len(groups) == 1 else "mixed-precision",
+        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
         "ignore": ignore + floats,
@@ -91,6 +112,8 @@ def read_groups(found: Any, where: str) -> Groups:
         raise ValueError(f"{where}: quantization_config has no config_groups; export the folder again")
     targets = []
     for name, group in groups.items():
+        if group.get("targets") == [NO_MODULE]:
+            continue
         bits = _bits(group, f"{where}: quantization group {name!r}", found.get("format"))
         patterns = group.get("targets") or []
         if not isinstance(patterns, list) or not isinstance(ignore, list):
@@ -104,14 +127,16 @@ def read_groups(found: Any, where: str) -> Groups:
 def _kind(module: str) -> str:
     """A pattern of the module in all layers and experts; of a module outside the layers, its name.
 
-    transformers takes a group in whose patterns "experts" stands for the routed ones', so it may not stand in
-    that of the shared ones.
+    transformers takes a group in whose patterns "experts" stands for the packed routed ones', so it may not
+    stand in that of the shared ones.
     """
     pattern = NUMBER.sub(r"\\d+", re.escape(module)).replace("shared_experts", r"shared_\w+")
     return module if pattern == re.escape(module) else f"re:{pattern}$"
 
 
 def _group(bits: int, targets: list[str]) -> dict[str, Any]:
+    if FORMATS[bits] != "pack-quantized":
+        targets = [target.replace("experts", r"expert\w") for target in targets]
     symmetric = {"type": "int", "symmetric": True}
     return {
         "targets": targets,

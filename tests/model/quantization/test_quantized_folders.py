@@ -82,7 +82,14 @@ def test_a_folder_for_8_bits_alone_has_one_format(tmp_path, make_model):
     model = make_model(small_config(1, first_dense_layers=0), indexer=True)
     save_folder(model, tmp_path, quantized(model, experts=8))
     found = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
-    assert found["format"] == "int-quantized" and list(found["config_groups"]) == ["int8"]
+    assert found["format"] == "int-quantized"
+    # Beside the real group one for transformers, which no module is in.
+    assert found["config_groups"].keys() == {"int8", "experts_multiplied_out"}
+    nothing, real = (found["config_groups"][name]["targets"] for name in ("experts_multiplied_out", "int8"))
+    modules = [name.removesuffix(".weight") for name in load_file(tmp_path / "model.safetensors")]
+    assert not any(re.match(nothing[0].removeprefix("re:"), name) for name in [*modules, "experts"])
+    expert = "model.layers.1.mlp.experts.0.up_proj"
+    assert expert in modules and sum(bool(re.match(t.removeprefix("re:"), expert)) for t in real) == 1
     _, parts = read_quantized(tmp_path)
     assert {part.bits for part in parts.values()} == {8}
 
