@@ -58,9 +58,10 @@ class EnginePool:
         self._version, self._checksum = 0, ""
         self._pulse = Pulse(lambda: dict(self._addresses))
         self._addresses: dict[str, str] = {}
-        options = ["--port", "0", *(["--decode", decode] if decode else [])]
-        options += ["--record-experts"] if record_experts else []
         cards, own = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        options = ["--port", "0", "--device", "cuda" if cards else "cpu"]
+        options += ["--decode", decode] if decode else []
+        options += ["--record-experts"] if record_experts else []
         self._children = {
             name: Child(
                 name, [sys.executable, "-m", "model.inference.server", f"policy={checkpoint}", *options],
