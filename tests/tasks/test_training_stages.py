@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,31 +39,39 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_run_ends_with_the_same_bits(workspace, blow, capsys):
-    change(workspace, pretrain={"tokens": 128 * 150})  # far more steps than pass before the blow
-    run("pretrain", workspace)
-    straight = weights("pretrain")
-    curves = (artifacts.artifact_dir("mini", "pretrain") / "curves.csv").read_text()
+STEPS = 150  # far more than pass before the blow
 
-    scratch = artifacts.run_dir("mini", "pretrain")
-    command = [sys.executable, "-m", "tasks.pretrain", "--recipe", str(workspace), "--force"]
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bits(workspace, capsys):
+    change(workspace, pretrain={"tokens": 128 * STEPS, "save_every_steps": 5})
+    run("pretrain", workspace)
+    straight, curves = weights("pretrain"), losses("pretrain")
+    for blow in (signal.SIGKILL, signal.SIGTERM):
+        forced_and_ended_by(blow, workspace)
+        assert same(weights("pretrain"), straight), "the finished artifact must survive its successor's kill"
+        (artifacts.artifact_dir("mini", "pretrain") / "record.json").unlink()
+        capsys.readouterr()
+        run("pretrain", workspace)
+        again = re.search(r"going on from step (\d+)", capsys.readouterr().out)
+        assert again and 10 <= int(again[1]) < STEPS, blow
+        assert same(weights("pretrain"), straight), blow
+        assert losses("pretrain") == curves, blow
+
+
+def forced_and_ended_by(blow: signal.Signals, recipe) -> None:
+    """Run stage ``pretrain`` anew as a child, and end it once it has saved step 10."""
+    steps = artifacts.run_dir("mini", "pretrain") / "steps"
+    shutil.rmtree(steps)  # of the run before
+    command = [sys.executable, "-m", "tasks.pretrain", "--recipe", str(recipe), "--force"]
     forced = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    steps = scratch / "steps"
     wait_until(lambda: any(int(path.name) >= 10 for path in steps.glob("[0-9]*")), "step 10", pause=0.01)
     forced.send_signal(blow)
     assert forced.wait(timeout=PATIENCE) != 0
-    assert same(weights("pretrain"), straight), "the finished artifact must survive the kill of its successor"
 
-    (artifacts.artifact_dir("mini", "pretrain") / "record.json").unlink()
-    run("pretrain", workspace)
-    assert "going on from step" in capsys.readouterr().out
-    assert same(weights("pretrain"), straight)
-    again = (artifacts.artifact_dir("mini", "pretrain") / "curves.csv").read_text()
-    losses = [[row["step"], row["train/loss"], row["val/bpb"]] for row in csv.DictReader(again.splitlines())]
-    first = [[row["step"], row["train/loss"], row["val/bpb"]] for row in csv.DictReader(curves.splitlines())]
-    assert losses == first
+
+def losses(stage: str) -> list[list[str]]:
+    return [[row["step"], row["train/loss"], row["val/bpb"]] for row in read_curves(stage)]
 
 
 def test_the_chain_of_stages(workspace, capsys):
