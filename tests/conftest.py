@@ -34,10 +34,11 @@ with contextlib.suppress(ImportError):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked ``gpu`` are skipped, and say so, where there is no card. Folders with a server come first:
-    they take longest, and no process shall be left with one when the others are done.
+    """Tests marked ``gpu`` are skipped, and say so, where there is no card. Folders with a server come first,
+    then files with a slow test: no process shall be left with one of them when the others are done.
     """
-    items.sort(key=lambda item: _shared_folder(item.nodeid) is None)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (_shared_folder(item.nodeid) is None, item.path not in slow))
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))

@@ -174,6 +174,7 @@ def test_a_killed_trainer_goes_on_as_if_nothing_had_been(settings, straight, tmp
         assert steps[0] == steps[1]
 
 
+@pytest.mark.slow
 def test_killed_engines_and_workers_are_started_again(settings, tmp_path):
     """Rollouts run ahead; the run ends with the right steps, and no group is lost or trained on twice.
 
