@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from model.inference.server.__main__ import main
 from model.inference.server.loading import open_checkpoint
 from tests.waiting import PATIENCE
 
@@ -36,6 +37,18 @@ def sentence_of(done: subprocess.CompletedProcess) -> str:
 
 
 @pytest.fixture
+def refused(capfd):
+    """``refused(folder, "--port", "0")``: the sentence with which the program ends, run in this process."""
+
+    def call(folder: Path, *options: str) -> str:
+        status = main([f"x={folder}", *(options or ("--port", "0"))])
+        said = capfd.readouterr()
+        return sentence_of(subprocess.CompletedProcess([], status, said.out, said.err))
+
+    return call
+
+
+@pytest.fixture
 def copied(folders, tmp_path) -> Path:
     return Path(shutil.copytree(folders["speaker"], tmp_path / "copied"))
 
@@ -50,15 +63,15 @@ def test_weights_of_another_shape(copied):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "model.safetensors"])
-def test_a_file_that_is_cut(copied, name):
+def test_a_file_that_is_cut(copied, refused, name):
     (copied / name).write_bytes((copied / name).read_bytes()[:-100])
-    assert str(copied / name) in sentence_of(serve(copied))
+    assert str(copied / name) in refused(copied)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
-def test_a_file_that_is_missing(copied, name):
+def test_a_file_that_is_missing(copied, refused, name):
     (copied / name).unlink()
-    assert str(copied / name) in sentence_of(serve(copied))
+    assert str(copied / name) in refused(copied)
 
 
 def test_another_models_tokenizer(copied):
@@ -73,20 +86,27 @@ def test_another_models_tokenizer(copied):
         asyncio.run(open_checkpoint("x", copied))
 
 
-def test_a_port_that_is_taken(folders):
+def test_a_port_that_is_taken(folders, refused):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        text = sentence_of(serve(folders["speaker"], "--port", str(port)))
+        text = refused(folders["speaker"], "--port", str(port))
     assert f"cannot listen on port {port} of 127.0.0.1 (address already in use)" in text and "--port" in text
 
 
-@pytest.mark.parametrize("port", ["99999", "65536", "-1", "eighty"])
-def test_a_port_that_is_none(folders, port):
-    done = serve(folders["speaker"], "--port", port)
+def test_a_port_that_is_none(folders, capfd):
+    done = serve(folders["speaker"], "--port", "99999")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"argument --port: {port!r} is not a whole number from 0 to 65535" in done.stderr
+    assert no_port("99999") in done.stderr
+    for port in ("65536", "-1", "eighty"):
+        with pytest.raises(SystemExit) as ended:
+            main([f"x={folders['speaker']}", "--port", port])
+        assert ended.value.code == 2 and no_port(port) in capfd.readouterr().err
+
+
+def no_port(text: str) -> str:
+    return f"argument --port: {text!r} is not a whole number from 0 to 65535"
 
 
 @pytest.mark.parametrize(
@@ -97,12 +117,12 @@ def test_a_port_that_is_none(folders, port):
         ("cuda:999", "--device cuda:999 cannot be used here ("),
     ],
 )
-def test_a_device_that_is_none(folders, device, sentence):
-    assert sentence in sentence_of(serve(folders["speaker"], "--device", device))
+def test_a_device_that_is_none(folders, refused, device, sentence):
+    assert sentence in refused(folders["speaker"], "--device", device)
 
 
-def test_a_first_checkpoint_that_is_none(folders):
-    text = sentence_of(serve(folders["speaker"], "--first", "y"))
+def test_a_first_checkpoint_that_is_none(folders, refused):
+    text = refused(folders["speaker"], "--first", "y")
     assert text == "error: --first y is not among the checkpoints x\n"
 
 
