@@ -14,7 +14,7 @@ VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 HARBOR_VENV := .venv-harbor
 HARBOR_INSTALLED := $(HARBOR_VENV)/.installed
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile $(PIP_ARGS)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS)
 
 .PHONY: pipeline test stop mlflow doctor vllm harbor
 
