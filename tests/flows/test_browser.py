@@ -73,8 +73,11 @@ def test_sft_again_from_its_form_with_another_learning_rate(served, page):
 
     # And in MLflow, as a nested run with its curve.
     def finished_run():
+        if not (served.folder / "runs/mlflow.db").exists():  # its writer may still be starting
+            return None, None
         client = MlflowClient(f"sqlite:///{served.folder}/runs/mlflow.db")
-        experiment = client.get_experiment_by_name("glm5 tiny")
+        if (experiment := client.get_experiment_by_name("glm5 tiny")) is None:
+            return client, None
         runs = client.search_runs([experiment.experiment_id], f"tags.identity = '{record['identity']}'")
         return client, next((run for run in runs if run.info.status == "FINISHED"), None)
 
