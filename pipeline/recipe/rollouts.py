@@ -59,10 +59,10 @@ def describe_rollouts(recipe: Recipe) -> list[str]:
             f"general_rl first trains a reward model on {pairs:,} pairs, "
             f"{general.reward_model.epochs:g} epochs, not counted here"
         )
-    teachers = len(distill.teachers)
+    teachers, cache = len(distill.teachers), cache_bytes(config, routes=False)  # they record no experts
     lines.append(
         f"distill has {teachers} teachers in the trainer's process, with a cache of "
-        f"{teacher_cache_bytes(config) / 2**30:.3g} GiB each; their forward pass is in the FLOPs of training"
+        f"{cache / 2**30:.3g} GiB each; their forward pass is in the FLOPs of training"
     )
     return lines
 
@@ -71,11 +71,6 @@ def cache_bytes(config: ModelConfig, routes: bool) -> int:
     """Of an engine, the page that belongs to nobody included. ``routes``: with the experts of every token."""
     pages = config.cache_pages() + 1
     return pages * PAGE_TOKENS * config.cache_bytes_per_token(ENGINE_FLOAT_BYTES, routes)
-
-
-def teacher_cache_bytes(config: ModelConfig) -> int:
-    """A teacher records no experts."""
-    return cache_bytes(config, routes=False)
 
 
 def _row(name: str, section: RlSection, config: ModelConfig) -> RolloutRow:

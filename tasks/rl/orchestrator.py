@@ -156,7 +156,7 @@ class Orchestrator:
         unless all of them rest.
         """
         low, high = next(((w.low, w.high) for w in self._curriculum if index < w.until), (0.0, 1.0))
-        places = range(*_part(len(service.tasks), low, high))
+        places = _part(len(service.tasks), low, high)
         task, mode = service.tasks[rng.choice(places)]
         if task.id in self._resting:
             part = [service.tasks[place] for place in places]
@@ -164,7 +164,7 @@ class Orchestrator:
             task, mode = rng.choice(awake) if awake else (task, mode)
         if task.id in service.given_up:
             left = service.left
-            return left[rng.choice(range(*_part(len(left), low, high)))]
+            return left[rng.choice(_part(len(left), low, high))]
         return task, mode
 
     async def _rollout(self, service: Service, assignment: Assignment) -> Trajectory:
@@ -183,7 +183,7 @@ class Orchestrator:
                 await asyncio.sleep(SECONDS_WITHOUT_ENGINE)
 
 
-def _part(tasks: int, low: float, high: float) -> tuple[int, int]:
-    """Where a part of a list begins and ends; it is never empty."""
+def _part(tasks: int, low: float, high: float) -> range:
+    """The places of a part of a list; it is never empty."""
     first = min(int(low * tasks), tasks - 1)
-    return first, max(first + 1, int(high * tasks))
+    return range(first, max(first + 1, int(high * tasks)))
