@@ -47,17 +47,23 @@ class Difference:
 
 
 def groups(recipe: Recipe, known: list[str]) -> dict[str, list[str]]:
-    """Families by the stage that is for them; a family of two stages counts where it is first."""
-    found: dict[str, list[str]] = {}
-    taken: set[str] = set()
-    for name, section in (
-        ("reasoning", recipe.reasoning_rl),
-        ("tools", recipe.agentic_rl),
-        ("general", recipe.general_rl),
-    ):
-        found[name] = [f for f in section.families if f in known and f not in taken]
-        taken |= set(section.families)
-    return found | {"others": [family for family in known if family not in taken]}
+    """Families by the stage that is for them; a family of several stages counts where it has the largest
+    share of the weight, in the first of such.
+    """
+    sections = {
+        "reasoning": recipe.reasoning_rl,
+        "tools": recipe.agentic_rl,
+        "general": recipe.general_rl,
+    }
+    found: dict[str, list[str]] = {name: [] for name in (*sections, "others")}
+    for family in known:
+        shares = {
+            name: section.families.get(family, 0) / sum(section.families.values())
+            for name, section in sections.items()
+        }
+        best = max(shares, key=lambda name: shares[name])
+        found[best if shares[best] else "others"].append(family)
+    return found
 
 
 def read_scores(names: list[str]) -> dict[str, dict[str, np.ndarray]]:

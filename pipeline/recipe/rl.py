@@ -37,8 +37,6 @@ class Rollouts(Section):
     # weights.
     ahead: int = Field(0, ge=0)
     max_staleness: int = Field(4, ge=0)  # versions; trajectories that are older are dropped
-    # A task whose group taught nothing, its rewards being all alike, is not drawn for so many steps.
-    rest_steps: int = Field(0, ge=0)
     # By "environment/family": the command of an agent that is a program of its own and speaks to the policy
     # over OpenAI's interface; see tasks/rl/gateway/program.py.
     programs: dict[str, Annotated[list[str], Field(min_length=1)]] = {}

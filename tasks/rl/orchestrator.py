@@ -1,9 +1,8 @@
 """Many rollouts at once, of several services, a group at a time, finished groups into the spool.
 
 A service is a kind of task with its own way to roll out and to reward. Group number n is always the same task
-with the same seeds, drawn from (seed, n) alone, or another where that task was given up or rests. So a worker
-that was killed goes on where it was: what is in the spool or was taken from it is done, all else is rolled
-out anew.
+with the same seeds, drawn from (seed, n) alone, or another where that task was given up. So a worker that was
+killed goes on where it was: what is in the spool or was taken from it is done, the rest is rolled out anew.
 ``Control`` says up to which number groups may begin; that bounds how far rollouts run ahead of the weights
 (staleness is bounded at admission, not by dropping).
 
@@ -43,13 +42,12 @@ class Window:
 @dataclass(frozen=True)
 class Control:
     """What the trainer wants: groups below ``admit`` may begin; those in ``done`` and below ``done_below``
-    are done. Tasks in ``resting`` are not drawn as long as there are others.
+    are done.
     """
 
     admit: int
     done_below: int = 0
     done: frozenset[int] = frozenset()
-    resting: frozenset[str] = frozenset()
     stop: bool = False
 
 
@@ -74,7 +72,6 @@ class Orchestrator:
         self._slots = asyncio.Semaphore(at_once)
         self._running: dict[int, asyncio.Task] = {}
         self._finished: set[int] = set()
-        self._resting: frozenset[str] = frozenset()
         self._offset = random.Random(f"{seed}/services").random()
 
     async def run(self, control: Callable[[], Control]) -> None:
@@ -106,7 +103,6 @@ class Orchestrator:
         }
 
     def _admit(self, wanted: Control) -> None:
-        self._resting = wanted.resting
         self._finished = {index for index in self._finished if index >= wanted.done_below}
         for index in range(wanted.done_below, wanted.admit):
             if index not in self._running and index not in wanted.done and index not in self._finished:
@@ -152,20 +148,10 @@ class Orchestrator:
         return there[-1]
 
     def _task(self, service: Service, index: int, rng: random.Random) -> tuple[Task, Mode]:
-        """One of the curriculum's part of the service's tasks; another where that one was given up or rests,
-        unless all of them rest.
-        """
+        """One of the curriculum's part of the service's tasks; another where that one was given up."""
         low, high = next(((w.low, w.high) for w in self._curriculum if index < w.until), (0.0, 1.0))
-        places = _part(len(service.tasks), low, high)
-        task, mode = service.tasks[rng.choice(places)]
-        if task.id in self._resting:
-            part = [service.tasks[place] for place in places]
-            awake = [p for p in part if p[0].id not in self._resting and p[0].id not in service.given_up]
-            task, mode = rng.choice(awake) if awake else (task, mode)
-        if task.id in service.given_up:
-            left = service.left
-            return left[rng.choice(_part(len(left), low, high))]
-        return task, mode
+        task, mode = _drawn(service.tasks, rng, low, high)
+        return _drawn(service.left, rng, low, high) if task.id in service.given_up else (task, mode)
 
     async def _rollout(self, service: Service, assignment: Assignment) -> Trajectory:
         async with service.slots, self._slots:
@@ -183,7 +169,9 @@ class Orchestrator:
                 await asyncio.sleep(SECONDS_WITHOUT_ENGINE)
 
 
-def _part(tasks: int, low: float, high: float) -> range:
-    """The places of a part of a list; it is never empty."""
-    first = min(int(low * tasks), tasks - 1)
-    return range(first, max(first + 1, int(high * tasks)))
+def _drawn(
+    tasks: Sequence[tuple[Task, Mode]], rng: random.Random, low: float, high: float
+) -> tuple[Task, Mode]:
+    """One of the part of a list from ``low`` to ``high``, which is never empty."""
+    first = min(int(low * len(tasks)), len(tasks) - 1)
+    return tasks[rng.randrange(first, max(first + 1, int(high * len(tasks))))]

@@ -61,12 +61,6 @@ def select(
     return selection
 
 
-def taught_nothing(group: Group) -> bool:
-    """Whether the rollouts of a group that were judged were all worth the same."""
-    known = [trajectory.reward for trajectory in group.trajectories if trajectory.reward is not None]
-    return bool(known) and is_dead(known)
-
-
 def _of_group(
     group: Group,
     version: int,

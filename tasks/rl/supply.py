@@ -11,7 +11,7 @@ Use::
 import json
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -71,9 +71,7 @@ class Supply:
         self._worker.stop()
         self._pool.__exit__(*error)
 
-    def begin(
-        self, model: Transformer, version: int, step: int, done: set[int], resting: Collection[str] = ()
-    ) -> None:
+    def begin(self, model: Transformer, version: int, step: int, done: set[int]) -> None:
         """Roll out from here on. Before the worker runs, the engines have its weights and it its limits: what
         an earlier run wrote there is of other steps. Groups of versions that a killed run was ahead of its
         checkpoint are rolled out anew, since those numbers are given to other weights now.
@@ -83,22 +81,20 @@ class Supply:
                 self._spool.drop(index)
         if version:
             self.push(model, version)
-        self.want(step, done, resting)
+        self.want(step, done)
         self._worker.start()
 
     def push(self, model: Transformer, version: int) -> None:
         """New weights for the engines."""
         self._pool.push(model, version)
 
-    def want(self, step: int, done: set[int], resting: Collection[str] = ()) -> None:
-        """Tell the worker how far it may go while this step is trained, and which tasks rest."""
+    def want(self, step: int, done: set[int]) -> None:
+        """Tell the worker how far it may go while this step is trained."""
         rollouts = self._section.rollouts
         below = next(index for index in range(len(done) + 1) if index not in done)
         steps = min(step + 1 + rollouts.ahead, self._section.steps)
         still = frozenset(index for index in done if index >= below)
-        write_control(
-            self._scratch, Control(steps * rollouts.prompts_per_step, below, still, frozenset(resting))
-        )
+        write_control(self._scratch, Control(steps * rollouts.prompts_per_step, below, still))
 
     def ready(self, step: int, done: set[int]) -> list[Group] | None:
         """The groups of a step, once all are there: the first that are finished, and before them those that

@@ -27,7 +27,7 @@ from tasks.rl.group import Group
 from tasks.rl.objective import PolicyLoss, PolicyObjective, freeze_indexer
 from tasks.rl.orchestrator import Window
 from tasks.rl.record import StepTimes, TrajectoryLog, describe
-from tasks.rl.selection import Select, Selection, taught_nothing
+from tasks.rl.selection import Select, Selection
 from tasks.rl.supply import Supply
 from tasks.rl.worker import ServiceConfig
 from tasks.training import checkpoint
@@ -80,7 +80,6 @@ class _Run:
         self.times = StepTimes(self.scratch / STEP_TIMES)
         self.step, self.version, self.last = 0, 0, {}
         self.done: set[int] = set()  # groups that were trained on
-        self.rest: dict[str, int] = {}  # tasks that taught nothing, and from which step on they may again
         self._resume()
 
     def run(self) -> dict[str, float]:
@@ -95,7 +94,7 @@ class _Run:
             self.section, start=job.start, scratch=self.scratch, seed=job.context.seed,
             services=job.services, curriculum=job.curriculum, catalog=job.catalog,
         ) as self.supply:  # fmt: skip
-            self.supply.begin(self.model, self.version, self.step, self.done, self.rest)
+            self.supply.begin(self.model, self.version, self.step, self.done)
             while self.step < self.section.steps:
                 self._one_step(stop)
                 if stop.asked:
@@ -120,24 +119,16 @@ class _Run:
         updated = time.perf_counter()
         self.step += 1
         self.done |= {group.index for group in groups}
-        self._let_rest(groups)
         self._push()
         seconds = {
             "perf/rollout_s": gathered - started, "perf/select_s": selected - gathered,
             "perf/update_s": updated - selected, "perf/push_s": time.perf_counter() - updated,
         }  # fmt: skip
         self.times.keep(self.step - 1, seconds, groups)
-        self._tell(values | seconds | {"rollouts/resting": len(self.rest)} | self.supply.figures())
+        self._tell(values | seconds | self.supply.figures())
         if stop.asked or self.step % self.section.save_every_steps == 0 or self.step == self.section.steps:
             self._save()
-        self.supply.want(self.step, self.done, self.rest)
-
-    def _let_rest(self, groups: list[Group]) -> None:
-        """Tasks whose rewards were all alike rest; those that have rested long enough are drawn again."""
-        self.rest = {task: until for task, until in self.rest.items() if until > self.step}
-        if self.section.rollouts.rest_steps:
-            until = self.step + self.section.rollouts.rest_steps
-            self.rest |= {group.trajectories[0].task: until for group in groups if taught_nothing(group)}
+        self.supply.want(self.step, self.done)
 
     def _tell(self, values: dict[str, float]) -> None:
         """Before the state is saved: what is told of steps behind it is cut off on resume, never missing."""
@@ -207,7 +198,6 @@ class _Run:
     def _save(self) -> None:
         state = {
             "step": self.step, "version": self.version, "values": self.last, "done": sorted(self.done),
-            "rest": self.rest,
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
         }  # fmt: skip
         checkpoint.save(self.scratch, self.step, state, self.section.keep_last)
@@ -220,5 +210,5 @@ class _Run:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.version, self.last = state["step"], state["version"], state["values"]
-        self.done, self.rest = set(state["done"]), state["rest"]
+        self.done = set(state["done"])
         print(f"{self.job.context.stage}: going on from step {self.step}", flush=True)

@@ -111,11 +111,11 @@ def read_control(scratch: Path) -> Control:
         found = json.loads((scratch / CONTROL).read_text())
     except FileNotFoundError:
         return Control(admit=0)
-    return Control(**{**found, **{key: frozenset(found.get(key, ())) for key in ("done", "resting")}})
+    return Control(**{**found, "done": frozenset(found.get("done", ()))})
 
 
 def write_control(scratch: Path, control: Control) -> None:
-    record = {**control.__dict__, "done": sorted(control.done), "resting": sorted(control.resting)}
+    record = {**control.__dict__, "done": sorted(control.done)}
     write_whole(scratch / CONTROL, json.dumps(record))
 
 

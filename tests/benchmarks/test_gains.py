@@ -36,7 +36,7 @@ def test_one_seed_has_no_interval_over_seeds():
     assert (found.t_low, found.t_high) == (-np.inf, np.inf)
 
 
-def test_a_family_counts_where_a_stage_first_trains_it():
+def test_a_family_counts_where_it_has_the_largest_share():
     found = groups(RECIPE, FAMILIES)
     assert found == {
         "reasoning": ["code/fix", "tools/calc"],

@@ -12,7 +12,7 @@ from pipeline.recipe.rl import RlSection
 from tasks.rl.catalog import CatalogConfig
 from tasks.rl.group import Group, Spool
 from tasks.rl.groups import centred
-from tasks.rl.orchestrator import Control, Orchestrator, Window
+from tasks.rl.orchestrator import Control, Orchestrator
 from tasks.rl.selection import by_reward
 from tasks.rl.service import FAILING_GROUPS, Service
 from tasks.rl.supply import Supply
@@ -189,24 +189,6 @@ def test_a_task_that_is_never_judged_is_given_up(tmp_path, capsys):
     assert figures["failed"] == ROLLOUTS * tasks.count(bad) >= FAILING_GROUPS * ROLLOUTS
     printed = capsys.readouterr().out
     assert printed.count(f"warning: {bad} is given up, ") == 1 and "the sandbox failed" in printed
-
-
-def test_a_task_that_rests_is_not_drawn_while_others_are_there(tmp_path):
-    made = orchestrator([service("calc", 1.0, at_once, tasks=8)], tmp_path, curriculum=[Window(20, 0.0, 0.5)])
-    ids = [task.id for task, _ in made._services[0].tasks]
-    rest = {10: ids[1:4], 20: ids[:4], 60: ids[:7]}  # until a number of groups
-    spool = Spool(tmp_path / SPOOL)
-
-    def control() -> Control:
-        finished = len(spool.indices())
-        resting = next((tasks for until, tasks in rest.items() if finished < until), ())
-        return Control(min(60, finished + 1), resting=frozenset(resting), stop=finished == 60)
-
-    asyncio.run(made.run(control))
-    drawn = [spool.get(index).trajectories[0].task for index in range(60)]
-    assert set(drawn[:10]) == {ids[0]}
-    assert len(set(drawn[10:20])) > 1 and set(drawn[10:20]) <= set(ids[:4])  # all of the part rest
-    assert set(drawn[20:]) == {ids[7]}
 
 
 def test_failures_now_and_then_do_not_cost_a_task(tmp_path):
