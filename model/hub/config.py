@@ -107,7 +107,7 @@ def _check_numbers(path: Path, fields: dict) -> None:
 def _read(path: Path) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); copy the folder again") from error
     if not isinstance(found, dict) or found.get("model_type") != CONSTANTS["model_type"]:
         raise ValueError(f"{path} is not of model_type glm_moe_dsa; choose a GLM-5 checkpoint")

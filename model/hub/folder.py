@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from model.attention.indexer import Indexer
+from model.config import ModelConfig
 from model.hub.config import config_json, read_config, read_quantization
 from model.hub.quantized import (
     config_of,
@@ -26,6 +27,9 @@ from model.transformer import Transformer, initialise
 
 WEIGHTS = "model.safetensors"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Computed with in float32 whatever the others are, so that they may be stored in it: norms and routers. The
+# indexer's key norm is not.
+IN_ANY_FLOAT = re.compile(r".*((?<!k_)norm|mlp\.gate|indexer\.weights_proj)\.\w+")
 
 
 def save_folder(
@@ -89,7 +93,13 @@ def _read(folder: Path, device: str):
     """An empty model of the folder's shape, whether its indexer is trained, and all tensors, checked."""
     config, trained = read_config(folder)
     groups = read_quantization(folder)
-    tensors = split_fused(_read_tensors(folder, device))
+    tensors = _read_tensors(folder, device)
+    try:
+        tensors = split_fused(tensors)
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder} has stacks of experts that do not fit together; export it again"
+        ) from error
     if not any(name.startswith(f"model.layers.{config.num_layers}.") for name in tensors):
         # transformers has no MTP block and leaves it out of what it writes.
         config = config.model_copy(update={"mtp_steps": 0})
@@ -98,10 +108,8 @@ def _read(folder: Path, device: str):
             f"{folder} has {len(tensors)} tensors, and its config.json calls for {config.num_layers} layers "
             f"with {config.num_experts} experts"
         )
-    with torch.device("meta"):
-        model = Transformer(config, indexer=True)
-        if model.mtp is not None and f"model.layers.{config.num_layers}.rot.weight" in tensors:
-            model.mtp.separate(model.head)  # a rotated model
+    rotated = f"model.layers.{config.num_layers}.rot.weight" in tensors
+    model = _empty(folder, config, rotated)
     shapes = {name: tuple(tensor.shape) for name, tensor in exported(model)}
     stored = stored_shapes(shapes, groups) if groups else shapes
     # The MTP block of the released layout may bring its own copy of embedding and head, which are the
@@ -115,13 +123,27 @@ def _read(folder: Path, device: str):
     return model, trained, plain, parts
 
 
+def _empty(folder: Path, config: ModelConfig, rotated: bool) -> Transformer:
+    try:
+        with torch.device("meta"):
+            model = Transformer(config, indexer=True)
+            if model.mtp is not None and rotated:
+                model.mtp.separate(model.head)
+    except RuntimeError as error:  # more elements than a tensor can count
+        raise ValueError(
+            f"{folder / 'config.json'} has sizes that no tensor has; copy the folder again"
+        ) from error
+    return model
+
+
 def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
     index = folder / "model.safetensors.index.json"
     names = [WEIGHTS]
     if index.exists():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            found = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            names = sorted({name + "" for name in found})  # nothing but text
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{index} does not say where tensors are; copy the checkpoint again") from None
     tensors = {}
     for name in names:
@@ -160,9 +182,17 @@ def _check_head(folder: Path, mtp: str, expected: dict, tensors: dict) -> None:
 
 
 def _check_floats(folder: Path, tensors: dict) -> None:
+    first = tensors["model.embed_tokens.weight"].dtype
     for name, tensor in tensors.items():
         if tensor.dtype not in FLOATS:
             raise ValueError(f"{folder}: {name} is {tensor.dtype} where a float is called for")
+        if tensor.dtype != first and not IN_ANY_FLOAT.fullmatch(name):
+            raise ValueError(
+                f"{folder}: {name} is {tensor.dtype} and embed_tokens.weight {first}: export the folder "
+                "again, all in one dtype"
+            )
+        if not tensor.isfinite().all():
+            raise ValueError(f"{folder}: {name} holds NaN or infinity; export the folder again")
 
 
 def _fresh_indexers(model: Transformer) -> dict[str, torch.Tensor]:

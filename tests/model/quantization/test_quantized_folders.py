@@ -146,6 +146,7 @@ CONFIG_FAULTS = [
     (lambda c: c.update(hidden_size=-1), "hidden_size is -1, which no model has"),
     (lambda c: c.update(q_lora_rank="x"), "q_lora_rank is 'x'"),
     (lambda c: c.update(kv_lora_rank=10**30), "kv_lora_rank is 10+, which"),
+    (lambda c: c.update(hidden_size=2**31 - 1), "has sizes that no tensor has"),
     (lambda c: c.update(first_k_dense_replace=9), "first_dense_layers is larger than num_layers"),
     (lambda c: c.update(num_hidden_layers=10**9), "calls for 1000000000 layers"),
     (lambda c: c.update(n_routed_experts=10**9), "with 1000000000 experts"),
@@ -167,6 +168,8 @@ def test_a_wrong_quantization_config_gets_one_sentence(saved, fault, sentence):
 
 EXPERT = "model.layers.1.mlp.experts.0.down_proj.weight"
 OUT = "model.layers.0.self_attn.o_proj.weight"
+OUT_KV = "model.layers.0.self_attn.kv_b_proj.weight"
+STACK = "model.layers.1.mlp.experts."
 TENSOR_FAULTS = [
     (lambda t: t.pop(f"{EXPERT}_scale"), f"has no tensor {EXPERT}_scale"),
     (lambda t: t.pop(f"{EXPERT}_packed"), f"has no tensor {EXPERT}_packed"),
@@ -180,6 +183,11 @@ TENSOR_FAULTS = [
     (lambda t: t.update({"model.norm.weight": t["model.norm.weight"].int()}), "is torch.int32 where a float"),
     (lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}), "where a float is"),
     (lambda t: t.update({OUT: t[OUT].float()}), f"{OUT} is torch.float32 where torch.int8"),
+    (lambda t: t.update({OUT_KV: t[OUT_KV].half()}), "float16 and embed_tokens.weight torch.float32"),
+    (lambda t: t["model.norm.weight"][2:3].fill_(float("nan")), "model.norm.weight holds NaN or infinity"),
+    (lambda t: t[OUT_KV][:1, :1].fill_(float("inf")), f"{OUT_KV} holds NaN or infinity"),
+    (lambda t: t.update({f"{STACK}gate_up_proj": torch.zeros(8, 24, 24)}), "stacks of experts that do"),
+    (lambda t: t.update({f"{STACK}{one}_proj": torch.ones(()) for one in ("gate_up", "down")}), "of experts"),
     (lambda t: t.update({f"{OUT}_zero_point": torch.zeros(24, 1)}), f"has a tensor {OUT}_zero_point"),
 ]  # fmt: skip
 
@@ -245,11 +253,35 @@ def test_a_truncated_file_is_damaged(saved):
         load_folder(saved[2])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 3}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}', "[" * 99_999], ids=range(6)
+)
 def test_a_broken_index_gets_one_sentence(saved, text):
     (saved[2] / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ValueError, match="index.json does not say where tensors are"):
         load_folder(saved[2])
+
+
+def test_a_config_of_ten_thousands_of_brackets_gets_one_sentence(saved):
+    (saved[2] / "config.json").write_text("[" * 99_999)
+    with pytest.raises(ValueError, match="config.json is not JSON"):
+        load_folder(saved[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_and_routers_may_be_float32_beside_narrow_weights(saved, dtype):
+    path = saved[2] / "model.safetensors"
+    kept = re.compile(r".*((_a_|_attention_|input_)layernorm|mlp\.gate|weights_proj)\.\w+|model.norm.weight")
+    tensors = {
+        name: value.to(dtype) if value.is_floating_point() and not kept.fullmatch(name) else value
+        for name, value in load_file(path).items()
+    }
+    assert len({value.dtype for value in tensors.values() if value.is_floating_point()}) == 2
+    save_file(tensors, path)
+    model = load_folder(saved[2]).eval()
+    with torch.inference_mode():
+        found = model(torch.arange(20)[None], attention="sparse")
+        assert model.logits(found.hidden_BTD).isfinite().all()
 
 
 def test_the_head_and_correction_of_a_rotated_models_mtp_block_survive(tmp_path, make_model):
