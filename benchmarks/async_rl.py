@@ -32,6 +32,7 @@ from evals.statistics import bootstrap_difference, wilson
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from model.transformer import Transformer
+from pipeline.errors import run_command
 from pipeline.progress import Progress
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context, git_commit
@@ -240,4 +241,4 @@ def make_context(folder: Path, section: RlSection, seed: int) -> Context:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

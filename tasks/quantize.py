@@ -1,4 +1,4 @@
-"""Quantise the final checkpoint to 4-bit experts and 8-bit everything else (paper section 5).
+"""Quantise the final checkpoint: 4-bit experts, 8-bit attention and dense layers (paper section 5).
 
     python -m tasks.quantize --recipe tiny
 

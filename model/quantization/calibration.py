@@ -24,8 +24,6 @@ from model.transformer import Block, Transformer
 
 ROWS = 1024  # inputs of a matrix that are kept as they are
 
-KURTOSIS_TOKENS = 2048
-
 
 class Inputs:
     """Statistics of one matrix's inputs: all tokens in the moments, some of them as rows.

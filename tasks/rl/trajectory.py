@@ -35,7 +35,7 @@ class Segment:
     versions: list[int] = field(
         default_factory=list
     )  # of the weights that sampled it; ``CONTEXT`` for context
-    experts: np.ndarray | None = None  # uint8 or uint16 (tokens, MoE layers, K) as routed; None: not recorded
+    experts: np.ndarray | None = None  # int16 (tokens, MoE layers, K) as routed; None: not recorded
     turns: list[Turn] = field(default_factory=list)
 
     def __len__(self) -> int:
