@@ -50,7 +50,7 @@ class Dialogue:
 
     async def answer(self, show: Callable[[Delta], None]) -> tuple[Parsed, int]:
         """Sample an answer and append it, as far as it came; ``show`` gets its deltas. Returns it with its
-        number of tokens. Raises ``ValueError`` where the dialogue no longer fits.
+        number of tokens. Raises ``ValueError`` where the dialogue no longer fits, or the engine fails at it.
         """
         schemas = [_schema(name) for name in self.tools]
         tokenizer = self.loaded.tokenizer
@@ -76,6 +76,9 @@ class Dialogue:
                 show(delta)
             parsed = parser.finish()
             self.messages.append(parsed.message)
+        if stream.completion.finish == "error":
+            self.messages.pop()
+            raise ValueError(f"the engine failed at this message: {stream.completion.error}")
         return parsed, tokens
 
 

@@ -5,12 +5,14 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from model.inference.screen import Screen
 from tests.waiting import PATIENCE
@@ -92,6 +94,21 @@ def test_an_answer_that_is_only_thinking_is_said_on_a_pipe(command, variables):
         text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "(only thinking, 2 tokens)\n" * 2), done.stderr
+
+
+def test_a_message_at_which_the_engine_fails_is_an_error(command, variables, tmp_path):
+    shutil.copytree(command[-1].partition("=")[2], tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"].fill_(3e38)  # finite, as its products are not
+    save_file(tensors, tmp_path / "model.safetensors")
+    done = subprocess.run(
+        [*command, f"wild={tmp_path}"], input="hello\n/history\n/model speaker\nhello\n", env=variables,
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    failed, *others = done.stdout.splitlines()
+    assert failed.startswith("error: the engine failed at this message") and "not finite" in failed
+    assert others == ["now speaker", CONTENT]  # nothing of it is left in the history
 
 
 def test_an_answer_without_text_on_a_pipe():
