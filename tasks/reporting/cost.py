@@ -57,16 +57,18 @@ def _shape(facts: Facts) -> ModelConfig | None:
 def flops(name: str, record: dict[str, Any], shape: ModelConfig) -> float | None:
     """FLOPs of a stage's tokens, computed from the model's shape as ``perf/mfu`` counts them.
 
-    Of reinforcement learning: a forward pass when a token is sampled and a training step on it. Prompts, and
-    teachers' passes over them, come on top, so that it is a lower bound. None for stages that train nothing.
+    Of reinforcement learning: a forward pass when a token is sampled, and a training step on those that were
+    learnt from, of which records from before they were counted have none. Prompts, and teachers' passes over
+    them, come on top, so that it is a lower bound. None for stages that train nothing.
     """
     section = record["sections"].get(name) or {}
     if name in RL_STAGES:
-        tokens, length = record["metrics"].get("train/tokens"), section.get("sequence_length")
-        if not tokens or not length:
+        metrics, length = record["metrics"], section.get("sequence_length")
+        sampled, learnt = metrics.get("train/tokens"), metrics.get("train/learnt_tokens", 0)
+        if not sampled or not length:
             return None
-        forward = shape.forward_flops_per_token(length, SPARSE)
-        return tokens * (forward + shape.training_flops_per_token(length, SPARSE))
+        training = learnt * shape.training_flops_per_token(length, SPARSE)
+        return sampled * shape.forward_flops_per_token(length, SPARSE) + training
     tokens = record["facts"].get("tokens")
     if name not in PER_TOKEN or not section or not tokens:
         return None

@@ -114,7 +114,7 @@ class _Run:
         selection = self.job.select(groups, self.version)
         selected = time.perf_counter()
         values = self._update(selection) | describe(groups, selection, self.version)
-        values["train/tokens"] = self.last.get("train/tokens", 0) + values["rollout/tokens"]
+        values |= self._tokens_so_far(values["rollout/tokens"], selection)
         self.trajectories.keep(self.step, self.version, groups, selection)
         updated = time.perf_counter()
         self.step += 1
@@ -129,6 +129,14 @@ class _Run:
         if stop.asked or self.step % self.section.save_every_steps == 0 or self.step == self.section.steps:
             self._save()
         self.supply.want(self.step, self.done)
+
+    def _tokens_so_far(self, sampled: int, selection: Selection) -> dict[str, float]:
+        """Of all steps: sampled, and those of them that the policy learnt from, which are fewer as groups
+        without a gradient are left out.
+        """
+        learnt = sum(sum(sample.segment.sampled) for sample in selection.samples)
+        counts = {"train/tokens": sampled, "train/learnt_tokens": learnt}
+        return {name: self.last.get(name, 0) + count for name, count in counts.items()}
 
     def _tell(self, values: dict[str, float]) -> None:
         """Before the state is saved: what is told of steps behind it is cut off on resume, never missing."""

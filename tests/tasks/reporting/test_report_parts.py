@@ -159,11 +159,11 @@ def test_flops_follow_from_shape_tokens_and_lengths():
     assert flops("sft", record(50, section, "sft"), SHAPE) == pytest.approx(sft)
     warmup = 50 * SHAPE.forward_flops_per_token(128, indexer=True)
     assert flops("dsa_warmup", record(50, section, "dsa_warmup"), SHAPE) == pytest.approx(warmup)
-    sampled = 70 * (
-        SHAPE.forward_flops_per_token(128, "sparse") * 4
-    )  # sampled once, trained on at three times that
-    found = flops("distill", record(0, section, "distill", **{"train/tokens": 70}), SHAPE)
-    assert found == pytest.approx(sampled)
+    # Sampled once; what was learnt from is trained on at three times that.
+    forward, counts = SHAPE.forward_flops_per_token(128, "sparse"), {"train/tokens": 70}
+    found = flops("distill", record(0, section, "distill", **counts, **{"train/learnt_tokens": 20}), SHAPE)
+    assert found == pytest.approx((70 + 3 * 20) * forward)
+    assert flops("distill", record(0, section, "distill", **counts), SHAPE) == pytest.approx(70 * forward)
     assert flops("curate", record(50, {}, "curate"), SHAPE) is None
     assert flops("pretrain_data", record(50, {"tokens": 50}, "pretrain_data"), SHAPE) is None
 

@@ -1,6 +1,7 @@
 """The stage with a real engine and worker: asynchronous, shares held, the optimizer new after a push."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -76,6 +77,9 @@ def test_a_run(context, guesser):
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert all(row["off_policy/age_max"] <= 1 and "rollouts/stale" not in row for row in rows)
     assert 0 <= rows[-1]["service/graph/reach/share"] <= 1 and rows[-1]["service/graph/reach/given_up"] == 0
+    assert_counted(
+        rows, [json.loads(line) for line in (made.scratch / "steps.jsonl").read_text().splitlines()]
+    )
     learnt = [row for row in rows if "train/loss" in row]
     assert learnt and all("off_policy/masked" in row and row["mismatch_kl"] < 0.01 for row in learnt)
     assert 0 < values["reward/mean"] < 1
@@ -99,6 +103,19 @@ def test_a_run(context, guesser):
     figures = json.loads((made.scratch / "rollouts.json").read_text())
     assert figures["sessions"] == 0 and set(figures["engines"]) == {"engine-0"}
     assert figures["services"]["graph/reach"]["share"] == figures["services"]["graph/reach"]["share_wanted"]
+
+
+def assert_counted(rows, times):
+    """What was sampled, and what was learnt from: of a group all or nothing."""
+    left_out, before = 0, {}
+    for row, line in zip(rows, times, strict=True):
+        tokens = [rollout[3] for rollout in line["rollouts"]]
+        groups = [sum(tokens[at : at + 6]) for at in range(0, 24, 6)]
+        grown = {n: row[n] - before.get(n, 0) for n in ("train/tokens", "train/learnt_tokens")}
+        kept = itertools.combinations(groups, row.get("rollouts/groups_kept", 0))
+        assert grown["train/tokens"] == sum(groups) and grown["train/learnt_tokens"] in map(sum, kept)
+        left_out, before = left_out + row.get("rollouts/groups_dead", 0), row
+    assert left_out >= 4  # the look-ups, of which none is ever right
 
 
 @pytest.mark.parametrize(
