@@ -41,12 +41,22 @@ def _weights(recipe: "Recipe") -> Iterator[str]:
         ("sft_data.modes", recipe.sft_data.modes),
         ("sft_data.families", recipe.sft_data.families),
         *([("agent_tasks.families", tasks.families)] if tasks.terminal else []),
+        *_rl_weights(recipe),
     ):
         total = sum(weights.values())
         if total == 0:
             yield f"{name}: no weight is above 0: raise one"
         elif not math.isfinite(total):
             yield f"{name}: the sum of the weights is too large: lower them"
+
+
+def _rl_weights(recipe: "Recipe") -> Iterator[tuple[str, dict[str, float]]]:
+    """Of each stage of reinforcement learning; agentic_rl may have other tasks than those of families."""
+    for stage, section in recipe:
+        if isinstance(section, RlSection):
+            others = {name: getattr(section, name, 0.0) for name in ("harbor", "search")}
+            yield f"{stage}.families", {**section.families, **others}
+            yield f"{stage}.modes", section.modes
 
 
 def _vocabulary(recipe: "Recipe") -> Iterator[str]:
@@ -111,9 +121,6 @@ def _rl_families(recipe: "Recipe") -> Iterator[str]:
     there = recipe.rl_tasks.families
     for stage, section in recipe:
         if isinstance(section, RlSection):
-            others = sum(getattr(section, name, 0.0) for name in ("harbor", "search"))  # of agentic_rl
-            if not any(section.families.values()) and not others:
-                yield f"{stage}.families: no weight is above 0: raise one"
             for name in section.families:
                 if name not in there:
                     yield (

@@ -124,6 +124,12 @@ BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite numbe
         ("reasoning_rl.families", {"code/fix": 0.0}, "reasoning_rl.families: no weight is above 0"),
         (
             "reasoning_rl.families",
+            {"code/fix": 1e308, "tools/calc": 1e308},
+            "reasoning_rl.families: the sum of the weights is too large",
+        ),
+        ("distill.modes", {"interleaved": 0, "off": 0}, "distill.modes: no weight is above 0: raise one"),
+        (
+            "reasoning_rl.families",
             {"code/fix": 1, "table/min": 1},
             "reasoning_rl.families names 'table/min', of which rl_tasks.families has no tasks: add it there",
         ),
@@ -194,9 +200,11 @@ def test_the_ends_of_what_is_possible_are_taken(write):
             model={"mtp_steps": 0, "first_dense_layers": 0},
             pretrain_data={"mix": {"stdlib": 1, "factbook": 0}},
             pretrain={"optimizer": optimizer, "mtp": {"weight": 0}, "balance": {"bias_step": 0}},
+            agentic_rl={"families": {"tools/chain": 0}, "harbor": 1},
             evaluate={"checkpoints": ["sft"]},
         )
     )  # fmt: skip
+    assert mine.agentic_rl.families == {"tools/chain": 0.0} and mine.agentic_rl.harbor == 1.0
     assert mine.seed == 2**44 and mine.data_seed == 2**63 - 1
     assert mine.pretrain_data.mix == {"stdlib": 1.0, "factbook": 0.0}
 
