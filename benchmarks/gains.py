@@ -15,6 +15,7 @@ from scipy.stats import t
 
 from evals.statistics import resamples
 from pipeline import artifacts
+from pipeline.errors import UserError
 from pipeline.recipe import Recipe
 
 CHECKPOINTS = ("sft", "reasoning_rl", "agentic_rl", "general_rl", "distill", "quantize")
@@ -69,7 +70,7 @@ def groups(recipe: Recipe, known: list[str]) -> dict[str, list[str]]:
 def read_scores(names: list[str]) -> dict[str, dict[str, np.ndarray]]:
     """Of each checkpoint and family, (seeds, tasks) in [0, 1]: the share of a task's samples that are right.
 
-    Raises ``ValueError`` where the seeds were not asked the same tasks.
+    Raises ``UserError`` where one that is compared was not sampled, or the seeds not on the same tasks.
     """
     found: dict[str, dict[str, list]] = {}
     for name in names:
@@ -79,10 +80,19 @@ def read_scores(names: list[str]) -> dict[str, dict[str, np.ndarray]]:
                 if score.startswith("mean/") and "/" in score.removeprefix("mean/"):
                     family = score.removeprefix("mean/")
                     found.setdefault(checkpoint, {}).setdefault(family, []).append(item["values"])
+    compared = dict.fromkeys(checkpoint for _, *pair in DIFFERENCES for checkpoint in pair)
+    if missing := [checkpoint for checkpoint in compared if checkpoint not in found]:
+        raise UserError(
+            f"the evaluations of {', '.join(names)} have no sampled scores of {', '.join(missing)}: name "
+            "them in evaluate.checkpoints, with evaluate.sampled_items_per_family above 0"
+        )
     for families in found.values():
         for family, seeds in families.items():
             if len(seeds) != len(names) or len({len(values) for values in seeds}) > 1:
-                raise ValueError(f"{family} was not sampled on the same tasks for every seed")
+                raise UserError(
+                    f"{family} was not sampled on the same tasks for every seed: evaluate all of "
+                    f"{', '.join(names)} with the same settings"
+                )
     return {c: {f: np.array(seeds) for f, seeds in families.items()} for c, families in found.items()}
 
 

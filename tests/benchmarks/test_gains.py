@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.gains import difference, gains, groups, read_scores, render
 from pipeline import artifacts
+from pipeline.errors import UserError
 from pipeline.recipe import load_recipe
 
 RECIPE = load_recipe("tiny")
@@ -79,5 +80,16 @@ def test_scores_differences_and_what_came_back(runs):
 
 
 def test_seeds_with_other_tasks_are_refused(runs):
-    with pytest.raises(ValueError, match="same tasks"):
+    with pytest.raises(UserError, match="same tasks for every seed: evaluate all of seed0, seed1"):
         read_scores(runs(5, 4))
+
+
+def test_checkpoints_that_were_not_sampled_are_named(runs):
+    [name] = runs(5)
+    path = artifacts.artifact_dir(name, "evaluate") / "items.json"
+    items = json.loads(path.read_text())
+    items["general_rl"]["sampled"] = {}
+    del items["distill"]
+    path.write_text(json.dumps(items))
+    with pytest.raises(UserError, match="of seed0 have no sampled scores of general_rl, distill: name them"):
+        read_scores([name])
