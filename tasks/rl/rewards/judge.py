@@ -93,7 +93,7 @@ class Judge:
         limit = aiohttp.ClientTimeout(total=self.settings.seconds)
         async with self._http.post(where, json=body, headers=self._headers, timeout=limit) as response:
             wait = response.headers.get("Retry-After", "")
-            return response.status, await response.read(), float(wait) if wait.isdigit() else 0.0
+            return response.status, await response.read(), float(wait) if wait.isdecimal() else 0.0
 
     def _content(self, answer: bytes) -> str | None:
         try:

@@ -138,6 +138,12 @@ def test_a_busy_server_is_asked_again():
     assert judge.counts == {"attempts_busy": 2, "judged": 1}
 
 
+@pytest.mark.parametrize("wait", ["soon", "\u00b2", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_wait_that_is_no_number_of_seconds_is_not_heeded(wait):
+    rewards, _, judge = judged([status(429, **{"Retry-After": wait}), "verdict: 5"])
+    assert rewards == [0.5] and judge.counts == {"attempts_busy": 1, "judged": 1}
+
+
 def test_a_busy_server_says_how_long_to_wait():
     rewards, server, _ = judged([status(429, **{"Retry-After": "1"}), "verdict: 5"])
     assert rewards == [0.5] and server.times[1] - server.times[0] >= 1
