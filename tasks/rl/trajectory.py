@@ -7,7 +7,7 @@ rewritten.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -112,14 +112,6 @@ class Trajectory:
         for segment in record["segments"]:
             del segment["experts"]
         return record
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Self:
-        return cls(**{**record, "segments": [_segment(segment) for segment in record["segments"]]})
-
-
-def _segment(record: dict[str, Any]) -> Segment:
-    return Segment(**{**record, "turns": [Turn(**turn) for turn in record["turns"]]})
 
 
 def mean_reward(trajectories: Iterable[Trajectory]) -> float | None:

@@ -50,27 +50,19 @@ class EngineClient:
         """``experts``: ask for the experts of every token, of an engine that records them."""
         self.url, self._http, self._experts = url.rstrip("/"), http, experts
 
-    async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, count: int = 1
-    ) -> list[Answer]:
-        """``count`` answers to a prompt; number n draws with ``seed + n``.
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Answer:
+        """An answer to a prompt, drawn with ``seed``.
 
         Raises ``ContextFull``, ``EngineDied``, and ``ValueError`` for a request that is refused.
         """
         body = {
-            "prompt": list(prompt), "n": count, "max_tokens": sampling.max_new_tokens, "seed": seed,
+            "prompt": list(prompt), "max_tokens": sampling.max_new_tokens, "seed": seed,
             "temperature": sampling.temperature, "top_p": sampling.top_p, "logprobs": 0,
             "return_routed_experts": self._experts,
         }  # fmt: skip
         answer = await self._post("/v1/completions", body, SECONDS_TO_ANSWER)
         reused = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return [_answer(choice, reused) for choice in answer["choices"]]
-
-    async def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of every token of each row but its first. Raises as ``sample``."""
-        body = {"prompt": [list(row) for row in rows], "max_tokens": 0, "echo": True, "logprobs": 0}
-        answer = await self._post("/v1/completions", body, SECONDS_TO_ANSWER)
-        return [choice["logprobs"]["token_logprobs"][1:] for choice in answer["choices"]]
+        return _answer(answer["choices"][0], reused)
 
     async def load_weights(self, folder: Path, version: int, checksum: str) -> float:
         """Go on with the weights of ``write_buckets``; the seconds that it took. Raises ``EngineDied`` where
@@ -80,12 +72,6 @@ class EngineClient:
         seconds = SECONDS_FOR_WEIGHTS
         body = {"folder": str(folder), "version": version, "checksum": checksum, "seconds": seconds}
         return (await self._post("/load_weights", body, seconds))["seconds"]
-
-    async def pause(self) -> None:
-        await self._post("/pause", {}, SECONDS_FOR_WEIGHTS)
-
-    async def resume(self) -> None:
-        await self._post("/resume", {}, SECONDS_FOR_WEIGHTS)
 
     async def version(self) -> int:
         """The weights' version: a sign of life. Raises ``EngineDied``."""

@@ -1,6 +1,5 @@
 """An engine inside this process, behind the calls of ``EngineClient``: rollouts without a server."""
 
-import asyncio
 from collections.abc import Sequence
 
 from model.inference.async_engine import AsyncEngine
@@ -16,24 +15,15 @@ class LocalEngine:
         self._context = engine.model.config.max_positions
         self._engine, self._stop_ids = AsyncEngine(engine), stop_ids
 
-    async def sample(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, count: int = 1
-    ) -> list[Answer]:
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Answer:
         """As ``EngineClient.sample``."""
         room = min(sampling.max_new_tokens, self._context - len(prompt))
         if room < 1:
             raise ContextFull(f"the prompt has {len(prompt)} tokens, the context {self._context}")
-        streams = [
-            self._engine.submit(
-                list(prompt),
-                SamplingParams(
-                    room, sampling.temperature, top_p=sampling.top_p, seed=seed + number,
-                    stop_ids=self._stop_ids,
-                ),
-            )
-            for number in range(count)
-        ]  # fmt: skip
-        return [_answer(completion) for completion in await asyncio.gather(*(s.done() for s in streams))]
+        params = SamplingParams(
+            room, sampling.temperature, top_p=sampling.top_p, seed=seed, stop_ids=self._stop_ids
+        )
+        return _answer(await self._engine.submit(list(prompt), params).done())
 
     async def close(self) -> None:
         await self._engine.close()

@@ -96,18 +96,16 @@ class EnginePool:
         self._tell()
         self._pulse.start()
 
-    def push(self, model: Transformer, version: int) -> dict[str, float]:
-        """Give all engines the model's weights; returns seconds.
+    def push(self, model: Transformer, version: int) -> None:
+        """Give all engines the model's weights.
 
         The weights are written once, in buckets, to memory where there is a folder for that; each engine
         checks what it read against the sums. One that does not answer by the deadline, or has died, is ended,
         and ``look_after`` starts it again with these. One that refuses them, as a bucket was damaged, gets
         them once more; raises ``UserError`` where it refuses again.
         """
-        started = time.perf_counter()
         before = self._weights
         self._write(model, version)
-        written = time.perf_counter()
         refused = asyncio.run(self._load(list(self._addresses)))
         if refused:
             print(f"weights are sent once more: {_told(refused)}", flush=True)
@@ -118,7 +116,6 @@ class EnginePool:
         if before != self.checkpoint:
             shutil.rmtree(before, ignore_errors=True)
         self._tell()
-        return {"write_s": written - started, "load_s": time.perf_counter() - written}
 
     def look_after(self) -> list[str]:
         """Start again what has died or hangs. Returns the names. Raises ``UserError`` for one that keeps

@@ -144,14 +144,14 @@ class Gateway:
                 if answer is not None:
                     return answer
 
-    async def _ask(self, engine: str, sample: Coroutine[Any, Any, list[Answer]]) -> Answer | None:
+    async def _ask(self, engine: str, sample: Coroutine[Any, Any, Answer]) -> Answer | None:
         """None where the engine was lost before it answered."""
         call = asyncio.ensure_future(sample)
         calls = self._calls.setdefault(engine, set())
         calls.add(call)
         try:
             await asyncio.wait([call])
-            return None if call.cancelled() else call.result()[0]
+            return None if call.cancelled() else call.result()
         finally:
             calls.discard(call)
             call.cancel()

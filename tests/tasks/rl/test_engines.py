@@ -15,7 +15,6 @@ import torch
 from model.hub import load_folder
 from model.inference.buckets import write_buckets
 from model.inference.engine import Engine
-from model.inference.generate import score
 from model.inference.request import SamplingParams
 from pipeline.errors import UserError
 from tasks.rl.engines import pool as pool_module
@@ -47,10 +46,10 @@ def changed(checkpoint):
 def test_answers_are_the_engines_own(pool, checkpoint):
     engine = Engine(load_folder(checkpoint), record_experts=True)
     for address in pool.addresses.values():
-        answers = ask(address, "sample", PROMPT, Sampling(8), 3, 2, experts=True)
-        for number, answer in enumerate(answers):
-            (expected,) = engine.generate([PROMPT], SamplingParams(8, seed=3 + number, stop_ids=frozenset(
-                engine_stops(checkpoint))))  # fmt: skip
+        for seed in (3, 4):
+            answer = ask(address, "sample", PROMPT, Sampling(8), seed, experts=True)
+            params = SamplingParams(8, seed=seed, stop_ids=frozenset(engine_stops(checkpoint)))
+            (expected,) = engine.generate([PROMPT], params)
             assert answer.ids == expected.ids and set(answer.versions) == {pool.version}
             assert answer.logprobs == pytest.approx([token.logprob for token in expected.tokens], abs=1e-6)
             assert (answer.experts == expected.experts).all()
@@ -63,14 +62,6 @@ def engine_stops(checkpoint):
     return Tokenizer.load(checkpoint).stop_ids
 
 
-def test_likelihoods_are_those_of_the_training_forward(pool, checkpoint):
-    rows = [[5, 6, 7, 8, 9, 10], [3, 4]]
-    found = ask(pool.addresses["engine-0"], "score", rows)
-    expected = score(load_folder(checkpoint), rows, attention="sparse")
-    for mine, theirs in zip(found, expected, strict=True):
-        assert mine == pytest.approx(theirs.tolist(), abs=1e-5)
-
-
 def first_words(checkpoint, model):
     params = SamplingParams(8, seed=3, stop_ids=engine_stops(checkpoint))
     return Engine(model).generate([PROMPT], params)[0].ids
@@ -80,7 +71,7 @@ def assert_all_answer(pool, ids, version):
     """Each engine with these weights; what it read before under others is forgotten."""
     assert len(pool.addresses) == 2
     for address in pool.addresses.values():
-        (answer,) = ask(address, "sample", PROMPT, Sampling(8), 3)
+        answer = ask(address, "sample", PROMPT, Sampling(8), 3)
         assert answer.ids == ids and set(answer.versions) == {version}
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tasks.rl.trajectory import Segment, Trajectory, Turn, mean_reward
@@ -45,9 +46,17 @@ def test_staleness_is_that_of_the_oldest_token():
     assert trajectory(segment(5, 6), segment(3)).tokens == 3
 
 
-def test_a_trajectory_comes_back_from_its_line():
-    one = trajectory(segment(1, 2), reward=None)
-    assert Trajectory.from_record(json.loads(json.dumps(one.to_record()))) == one
+def test_a_line_has_all_but_the_experts():
+    one = segment(1, 2)
+    one.experts = np.zeros((len(one), 1, 2), np.int16)
+    line = json.loads(json.dumps(trajectory(one, reward=None).to_record()))
+    assert line["segments"] == [
+        {
+            "ids": one.ids, "sampled": one.sampled, "logprobs": one.logprobs, "versions": one.versions,
+            "turns": [{"kind": "start", "place": 0, "answer": 3, "began": 1000.0, "ended": 1000.5}],
+        }
+    ]  # fmt: skip
+    assert (line["id"], line["reward"], line["reason"]) == ("r1", None, "right") and one.experts is not None
 
 
 def test_the_mean_leaves_out_what_has_no_reward():
