@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+CLOSED = (
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 class UserError(Exception):

@@ -23,6 +23,7 @@ STAGE = "evaluate"
 FAMILY = "exact/all/"
 FAMILY_LINE = Line("environments", FAMILY, "", "share")
 SHOWN = 12  # characters of a hash
+TEXTS, NUMBERS = ("checkpoint", "suite", "name", "protocol"), ("value", "low", "high", "n")  # of a row
 AGAIN = "holds no scores of {}: run stage evaluate again with --force"
 
 
@@ -48,17 +49,20 @@ class Side:
         found: dict[tuple[str, str], list[Score]] = {}
         for row in self.rows():
             if row["suite"] in suites:
-                found.setdefault((name, row["suite"]), []).append(self._score(row))
+                scores = found.setdefault((name, row["suite"]), [])
+                scores += [] if row["value"] is None else [self._score(row)]  # None as it was NaN
         return {key: Result(scores, [], self._failed(key[1])) for key, scores in found.items()}
 
     def _failed(self, suite: str) -> list[dict[str, Any]]:
         """Attempts at what was not judged; none where an older evaluation did not keep them."""
         kept = self.items[suite].get("unjudged", [])
+        if not isinstance(kept, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in kept):
+            raise UserError(f"items.json of {self.title} {AGAIN.format(suite)}")
         return [{"task": task, "mode": mode, "reward": None} for task, mode in kept]
 
     def _score(self, row: dict[str, Any]) -> Score:
         kept = self.items[row["suite"]].get(row["name"])
-        if kept is None:
+        if not _are_values(kept):
             raise UserError(f"items.json of {self.title} {AGAIN.format(row['suite'] + '/' + row['name'])}")
         numerators = kept.get("values", kept.get("numerators"))
         denominators = kept.get("denominators", [1.0] * len(numerators))
@@ -75,7 +79,11 @@ def compare(first: str, second: str) -> str:
     results = {**a.results(suites, "a"), **b.results(suites, "b")}
     protocols = {(side, suite): a.protocols()[suite] for side in ("a", "b") for suite in suites}
     unlike = [s for s in suites if results["a", s].unjudged != results["b", s].unjudged]
-    rows = list(_rows(a, b, changes(results, protocols, [("a", "b")])))
+    try:
+        found = changes(results, protocols, [("a", "b")])
+    except ValueError as error:
+        raise UserError(f"items.json of {a.title} and of {b.title} do not pair up: {error}") from error
+    rows = list(_rows(a, b, found))
     left_out = sorted(set(a.protocols()) ^ set(b.protocols()))
     lines = [
         f"A  {a.title}",
@@ -118,8 +126,11 @@ def find(name: str) -> Side:
         raise UserError(f"{evaluation} did not score {checkpoint} (it scored {', '.join(known.checkpoints)})")
     if not isinstance(items, dict) or not isinstance(items.get(checkpoint), dict):
         raise UserError(f"{evaluation / 'items.json'} {AGAIN.format(checkpoint)}")
-    identity = scores.get("checkpoints", {}).get(checkpoint, "")
-    title = f"{evaluation.parent.name}/{checkpoint}" + (f" ({identity[:SHOWN]})" if identity else "")
+    if not all(isinstance(of_suite, dict) for of_suite in items[checkpoint].values()):
+        raise UserError(f"{evaluation / 'items.json'} {AGAIN.format(checkpoint)}")
+    identities = scores.get("checkpoints")
+    identity = identities.get(checkpoint) if isinstance(identities, dict) else None
+    title = f"{evaluation.parent.name}/{checkpoint}" + (f" ({str(identity)[:SHOWN]})" if identity else "")
     return Side(title, checkpoint, known, items[checkpoint])
 
 
@@ -127,11 +138,30 @@ def _known(scores: Any, evaluation: Path) -> Scores:
     """The scores of a file; ``UserError`` where it holds none."""
     try:
         known = Scores.read(scores)
-        if known.checkpoints:
+        if known.checkpoints and all(map(_is_row, known.rows)):
             return known
     except (AttributeError, KeyError, TypeError):
         pass
     raise UserError(f"{evaluation / 'scores.json'} {AGAIN.format('any checkpoint')}")
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    texts = all(isinstance(row[key], str) for key in TEXTS)
+    return texts and all(row[key] is None or _is_number(row[key]) for key in NUMBERS)
+
+
+def _are_values(kept: Any) -> bool:
+    """Whether an entry of items.json gives a number for each item, and as many to divide by."""
+    if not isinstance(kept, dict) or "proportion" not in kept:
+        return False
+    numerators = kept.get("values", kept.get("numerators"))
+    lists = [numerators, kept.get("denominators", numerators)]
+    whole = all(isinstance(each, list) and all(map(_is_number, each)) for each in lists)
+    return whole and len(lists[0]) == len(lists[1])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def comparable(a: Side, b: Side) -> list[str]:

@@ -41,7 +41,11 @@ def test_the_status_of_the_command_and_of_an_error():
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    for place, why in ((tmp_path / "file/inside", "Not a directory"), (tmp_path, "Is a directory")):
+    for place, why in (
+        (tmp_path / "file/inside", "Not a directory"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ):
         failed = run("1", "write", str(place), stdout=subprocess.PIPE)
         sentence = f"error: {place} cannot be used ({why}): mend that, or set GLM5_ROOT to another folder\n"
         assert (failed.returncode, failed.stderr) == (1, sentence)

@@ -154,6 +154,42 @@ def test_what_cannot_be_compared_is_said_in_a_sentence(root, name, damage, sente
         compare("a", name)
 
 
+def change_scores(folder: Path, file: str, change) -> None:
+    content = json.loads((folder / file).read_text())
+    change(content)
+    (folder / file).write_text(json.dumps(content))
+
+
+EXACT = ("distill", "environments", "exact/off")
+DAMAGES = [
+    ("scores.json", lambda c: c["rows"][0].pop("high"), "holds no scores of any checkpoint"),
+    ("scores.json", lambda c: c["rows"][0].update(value="x"), "holds no scores of any checkpoint"),
+    ("items.json", lambda c: c["distill"].update(environments=[]), "holds no scores of distill"),
+    ("items.json", lambda c: c["distill"]["environments"].update(unjudged=3), "no scores of environments:"),
+    ("items.json", lambda c: c["distill"]["environments"].update({EXACT[2]: {}}), "no scores of .*exact/off"),
+    ("items.json", lambda c: c["distill"]["environments"][EXACT[2]].update(values=["x"]), "no scores of"),
+    ("items.json", lambda c: c["distill"]["environments"][EXACT[2]]["values"].pop(), "do not pair up: .* 39"),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "sentence"), DAMAGES, ids=range(len(DAMAGES)))
+def test_values_that_are_none_are_said_in_a_sentence(root, file, change, sentence):
+    change_scores(root / "artifacts/b/evaluate", file, change)
+    with pytest.raises(UserError, match=sentence):
+        compare("a", "b")
+
+
+def test_a_score_that_was_nan_is_left_out(root):
+    def without(content: dict) -> None:
+        for row in content["rows"]:
+            row["value"] = None if row["name"] == "all" else row["value"]
+        content["checkpoints"] = None  # as in a file of other hands
+
+    change_scores(root / "artifacts/b/evaluate", "scores.json", without)
+    table = compare("a", "b")
+    assert "Exact match" in table and "Bits per byte" not in table
+
+
 def test_the_command_fails_with_one_sentence(root):
     evaluation(root / "artifacts/c/evaluate", {"sft": [1.0] * N}, protocol="bb")
     command = [sys.executable, "-m", "flows.cli", "report", "--compare", "a", "c"]
