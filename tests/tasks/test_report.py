@@ -264,6 +264,7 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
     assert "A title & more" in shown
     assert "nothing here compares with GLM-5" in shown
     assert "95 % of the characters kept" in shown  # (9000 + 500) / 10000
+    assert "rewards are logged there and teach nothing. Every number" in shown  # where distillation ran
     assert "3 of 5 candidates kept" in shown and "no <b>: 2 (log-report-7: said <i>so</i>)" in shown
     assert "overlaps a held-out document" in shown and "67,281 runs of 13 words" in shown
     assert "sft_data 4 4" in shown and "rl_tasks 1 0" in shown  # every chat begins with 1+1=
