@@ -18,6 +18,8 @@ from model.kernels.sparse_mla.triton import LOG2E
 _INTERPRET = triton.knobs.runtime.interpret
 # Bytes held at once: contributions in the deterministic mode, else weights.
 WORKSPACE, WORKSPACE_ATOMIC = 5 << 28, 1 << 28
+# And where gradients of keys are too large for the cache: every chunk of queries goes through all of them.
+WORKSPACE_BY_RANK = 1 << 30
 # Gradients of keys up to this size stay in the cache while programs add to them in any order. Of more, those
 # programs run together that add to keys of the same rank among the selected: sorted selections meet there.
 IN_CACHE = 40 << 20
@@ -35,8 +37,10 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
         return dq.zero_(), dkv.view(B, S, X).to(kv.dtype)
     # Rows of all batch entries in one numbering, so that a chunk may span entries.
     flat, used = flatten(index, S)
+    by_rank = not deterministic and dkv.numel() * dkv.element_size() > IN_CACHE
     held = 2 * K * N * q.element_size() + (K * X * q.element_size() if deterministic else 0)
-    chunk = max(1, min(rows, (WORKSPACE if deterministic else WORKSPACE_ATOMIC) // held))
+    atomic = WORKSPACE_BY_RANK if by_rank else WORKSPACE_ATOMIC
+    chunk = max(1, min(rows, (WORKSPACE if deterministic else atomic) // held))
     if FILL < chunk < rows:
         chunk -= chunk % FILL  # whole waves of programs
     # Score gradients of all heads, then their probabilities: the left side of one product.
@@ -48,7 +52,6 @@ def gradients(q, kv, index, out, lse, grad_out, scale, latent, deterministic, *,
     block_r = max(16, triton.next_power_of_2(X - latent))
     tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
     blocks = triton.cdiv(K, 128)
-    by_rank = not deterministic and dkv.numel() * dkv.element_size() > IN_CACHE
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
         if hopper:
