@@ -7,6 +7,8 @@ a finished group. A file is whole or not there, so that either process may be ki
 import io
 import json
 import os
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +54,17 @@ class Spool:
         draft.rename(self._path(group.index))
 
     def indices(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.folder.glob("*.npz"))
+        return sorted(int(path.stem) for path in self.folder.glob("*.npz") if path.stem.isdecimal())
 
     def get(self, index: int) -> Group:
         return unpack(self._path(index).read_bytes())
+
+    def is_whole(self, index: int) -> bool:
+        """Whether the file can be read and holds that group: a disk may have lost what was in it."""
+        try:
+            return self.get(index).index == index
+        except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error):
+            return False
 
     def drop(self, index: int) -> None:
         self._path(index).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What a step of reinforcement learning leaves for people: figures, times, and some of its trajectories."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,11 +109,19 @@ def _span(trajectory: Trajectory) -> list[float] | None:
 
 
 def _rewind(path: Path, step: int) -> None:
-    """Keep the lines of steps before ``step``; one that a kill cut off goes, too."""
+    """Keep the lines of steps before ``step``; one that was cut off or damaged goes, too."""
     if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] < step]
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n") and _step(line) < step]
         write_whole(path, "".join(whole))
+
+
+def _step(line: str) -> float:
+    """Infinity for a line that says none."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError):
+        return math.inf
 
 
 def _plain(advantage: float | Sequence[float] | None) -> float | list[float] | None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,9 +66,8 @@ def graded(
     """
     path = context.scratch / "solve_rates.json"
     flat = [(name, pair) for name, family in pairs.items() for pair in family]
-    if path.exists():
-        rates = json.loads(path.read_text())
-    else:
+    rates = _kept_rates(path, len(flat))
+    if rates is None:
         section: RlSection = context.section
         rates = solve_rates(
             model.eval(), tokenizer, open_catalog(catalog or CatalogConfig()), [pair for _, pair in flat],
@@ -92,13 +92,35 @@ def graded(
     return chosen, shares
 
 
+def _kept_rates(path: Path, count: int) -> list[float | None] | None:
+    """The rates of an earlier run of the stage; None where there are none, or others than ``count``."""
+    try:
+        rates = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        rates = None
+    whole = isinstance(rates, list) and len(rates) == count
+    if whole and all(rate is None or isinstance(rate, int | float) for rate in rates):
+        return rates
+    print(f"{path} is damaged: the tasks are tried again", flush=True)
+    return None
+
+
 def services_of(
     context: Context, pairs: dict[str, list[Pair]], weights: Mapping[str, float] | None = None
 ) -> list[ServiceConfig]:
     """A service for each name in ``pairs``, a family or several together, its tasks in a file of the run's
-    folder. ``weights``: None for those of the section's families.
+    folder. ``weights``: None for those of the section's families. Raises ``UserError`` for a program of the
+    section that is not on this machine.
     """
     section: RlSection = context.section
+    for name, command in section.rollouts.programs.items():
+        if shutil.which(command[0]) is None:
+            raise UserError(
+                f"{context.stage}.rollouts.programs: {command[0]!r}, the agent of {name}, is no program "
+                "on this machine: install it, or give its path"
+            )
     weights = section.families if weights is None else weights
     services = []
     for name, family in pairs.items():

@@ -77,7 +77,10 @@ class Supply:
         checkpoint are rolled out anew, since those numbers are given to other weights now.
         """
         for index in self._spool.indices():
-            if self._spool.get(index).newest > version:
+            if not self._spool.is_whole(index):
+                print(f"group {index} in {self._spool.folder} is damaged: it is rolled out anew", flush=True)
+                self._spool.drop(index)
+            elif self._spool.get(index).newest > version:
                 self._spool.drop(index)
         if version:
             self.push(model, version)

@@ -21,6 +21,7 @@ MARKER = "done.json"
 def save(scratch: Path, step: int, state: dict, keep_last: int) -> None:
     """Write the state after ``step`` optimizer steps and drop all but the newest ``keep_last`` checkpoints.
 
+    Those of later steps go with them: training went on from before them, as they are damaged.
     Raises ``UserError`` before writing when the disk has too little room.
     """
     folder = scratch / FOLDER
@@ -38,7 +39,9 @@ def save(scratch: Path, step: int, state: dict, keep_last: int) -> None:
     final = folder / f"{step:08d}"
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
-    for old in _finished(folder)[:-keep_last]:
+    there = _finished(folder)
+    later = [path for path in there if path.name > final.name]
+    for old in [*later, *[path for path in there if path not in later][:-keep_last]]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -59,8 +62,8 @@ def _finished(folder: Path) -> list[Path]:
 def _read_marker(folder: Path) -> dict | None:
     try:
         marker = json.loads((folder / MARKER).read_text())
-        return marker if (folder / STATE).stat().st_size == marker["size"] else None
-    except (OSError, ValueError, KeyError):
+        return marker if (folder / STATE).stat().st_size == marker["size"] and marker["sha256"] else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -26,7 +26,7 @@ def test_keeps_the_newest_and_loads_the_last(tmp_path):
     assert torch.equal(loaded["model"]["w"], torch.full((4,), 3.0))
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "no marker"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "no marker", "[]", '{"size": 1}', "{"])
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, damage, capsys):
     for step in (1, 2):
         checkpoint.save(tmp_path, step, state(step), keep_last=5)
@@ -37,9 +37,22 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, damage, ca
     elif damage == "flip":
         middle = len(data) // 2
         (newest / "state.pt").write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
-    else:
+    elif damage == "no marker":
         (newest / "done.json").unlink()
+    else:
+        (newest / "done.json").write_text(damage.replace("1", str(len(data))))
     assert checkpoint.load_latest(tmp_path, CPU)["step"] == 1
+
+
+def test_damaged_checkpoints_of_later_steps_do_not_push_out_new_ones(tmp_path):
+    for step in (2, 3, 4):
+        checkpoint.save(tmp_path, step, state(step), keep_last=3)
+    for step in (3, 4):
+        (tmp_path / f"steps/{step:08d}/state.pt").write_bytes(b"damaged")
+    assert checkpoint.load_latest(tmp_path, CPU)["step"] == 2
+    checkpoint.save(tmp_path, 2, state(2), keep_last=1)
+    assert checkpoint.load_latest(tmp_path, CPU)["step"] == 2
+    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["00000002"]
 
 
 def test_nothing_to_load(tmp_path):

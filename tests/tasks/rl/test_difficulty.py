@@ -14,7 +14,7 @@ from pipeline.progress import Progress
 from pipeline.recipe.rl import ReasoningRlSection
 from tasks.rl.difficulty import curriculum, solve_rates
 from tasks.rl.rollout import Limits
-from tasks.rl.setup import graded
+from tasks.rl.setup import graded, services_of
 
 SECTION = ReasoningRlSection(
     steps=1, optimizer={"muon_lr": 0.1, "adamw_lr": 0.1}, families={"graph/reach": 1}, modes={"off": 1},
@@ -69,5 +69,20 @@ def test_a_family_without_such_a_task_is_left_out_and_without_any_family_there_i
     (first.scratch / "solve_rates.json").write_text(json.dumps([0.5] * len(rates)))
     kept, shares = graded(first, model, tokenizer, pairs, 4)  # not measured again
     assert len(kept["graph/never"]) == 12 and shares == {"graph/reach": 1.0, "graph/never": 1.0}
+    for damaged in ("", "[0.5", "[0.5, 0.5]", json.dumps({"a": 1}), json.dumps(["x"] * len(rates))):
+        (first.scratch / "solve_rates.json").write_text(damaged)
+        graded(first, model, tokenizer, pairs, 4)
+        assert json.loads((first.scratch / "solve_rates.json").read_text()) == rates
     with pytest.raises(UserError, match="of 12 tasks none was solved in some of 4 samples"):
         graded(context("second"), model, tokenizer, {"graph/never": never}, 4)
+
+
+def test_a_program_that_is_not_there_is_a_sentence_before_anything_is_trained(tmp_path):
+    rollouts = SECTION.rollouts.model_copy(update={"programs": {"graph/reach": ["/no/agent", "--now"]}})
+    context = SimpleNamespace(
+        stage="agentic_rl", scratch=tmp_path, section=SECTION.model_copy(update={"rollouts": rollouts})
+    )
+    with pytest.raises(
+        UserError, match="agentic_rl.rollouts.programs: '/no/agent', the agent of graph/reach"
+    ):
+        services_of(context, {"graph/reach": reach_tasks()[0]})

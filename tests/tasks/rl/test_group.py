@@ -63,3 +63,24 @@ def test_a_spool_is_a_folder_of_whole_groups(tmp_path):
     again.drop(12)
     assert again.indices() == [3, 700]
     assert sorted(path.name for path in spool.folder.iterdir()) == ["00000003.npz", "00000700.npz"]
+
+
+def test_a_damaged_group_is_known(tmp_path):
+    spool = Spool(tmp_path / "spool")
+    spool.put(group(3))
+    path = spool.folder / "00000003.npz"
+    whole = path.read_bytes()
+    assert spool.is_whole(3) and not spool.is_whole(4)
+    (spool.folder / "00000004.npz").write_bytes(whole)
+    (spool.folder / "copy of 3.npz").write_bytes(whole)
+    assert spool.indices() == [3, 4] and not spool.is_whole(4)  # it is another's
+    middle = len(whole) // 2
+    for damaged in (
+        b"",
+        b"PK",
+        whole[:-30],
+        whole[:middle],
+        whole[:middle] + b"?" * 40 + whole[middle + 40 :],
+    ):
+        path.write_bytes(damaged)
+        assert not spool.is_whole(3)

@@ -111,10 +111,10 @@ def trained(scratch):
 @pytest.fixture(scope="module")
 def straight(settings, tmp_path_factory):
     """The folder of a run that nothing disturbed, after one that was killed before its first checkpoint: it
-    left a step's rollouts, and a group of weights that no longer are.
+    left a step's rollouts, a line without end, a damaged group and one of weights that no longer are.
     """
     scratch = tmp_path_factory.mktemp("straight")
-    (scratch / "trajectories.jsonl").write_text('{"step": 0}\n')
+    (scratch / "trajectories.jsonl").write_text('{"step": 0}\n{"step\n')
     segment = Segment()
     segment.read([1, 2])
     segment.sample([3], [-0.5], [7])
@@ -130,6 +130,7 @@ def straight(settings, tmp_path_factory):
         reason="",
     )
     Spool(scratch / "spool").put(Group(1, [lost] * 4))
+    (scratch / "spool/00000002.npz").write_bytes(b"PK\3\4 and no more")
     finish(start(settings, scratch), scratch)
     return scratch
 
