@@ -87,7 +87,8 @@ def main() -> None:
         if label == "outliers":
             inject(subject, outliers)
         comparison = Comparison(rows, prompts, heldout.new_tokens)
-        for row in ablate(subject, batches, comparison, options.min_tokens):
+        schemes = list(variants(options.methods, options.min_tokens))
+        for row in ablate(subject, batches, comparison, schemes):
             result["rows"].append({"model": label, **row})
             print(line(result["rows"][-1]), flush=True)
             options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
@@ -105,6 +106,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--models", nargs="+", choices=("plain", "outliers"), default=["plain", "outliers"])
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=METHODS, help="fewer, to share them out among runs"
+    )
     parser.add_argument("--outliers", type=float, default=Outliers.factor, help="their factor")
     parser.add_argument("--share", type=float, default=Outliers.share, help="of the features")
     parser.add_argument("--chats", type=int, default=24, help="to calibrate on")
@@ -127,20 +131,23 @@ def machine(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def variants(min_tokens: int) -> Iterator[tuple[str, Scheme]]:
-    for name, bits, methods in (("W8A8", 8, METHODS_OF_8), ("W4A8", 4, METHODS)):
-        for method in methods:
+def variants(methods: Sequence[str], min_tokens: int) -> Iterator[tuple[str, Scheme]]:
+    for name, bits, known in (("W8A8", 8, METHODS_OF_8), ("W4A8", 4, METHODS)):
+        for method in (method for method in known if method in methods):
             for rotation in (False, True):
                 yield name, Scheme(method, rotation, bits, min_tokens)
 
 
 def ablate(
-    model: Transformer, batches: list[torch.Tensor], comparison: Comparison, min_tokens: int
+    model: Transformer,
+    batches: list[torch.Tensor],
+    comparison: Comparison,
+    schemes: Sequence[tuple[str, Scheme]],
 ) -> Iterator[dict[str, Any]]:
     """A row for the float model and one for each variant."""
     kurtosis = summary(measure_kurtosis(model, batches))
     yield {"name": "float", **comparison.row(for_inference(copy.deepcopy(model))), **kurtosis}
-    for name, scheme in variants(min_tokens):
+    for name, scheme in schemes:
         start = time.perf_counter()
         floats, tensors, facts = quantize_model(model, batches, scheme)
         seconds = time.perf_counter() - start
@@ -162,10 +169,14 @@ def summary(kurtosis: dict[str, float]) -> dict[str, float]:
 
 
 def claims(rows: list[dict], label: str) -> dict[str, Any]:
-    """Of rotated flex AWQ-SSZ and of W8A8 the change in percent, and which W4A8 variants are no worse."""
+    """Of rotated flex AWQ-SSZ and of W8A8 the change in percent, and which W4A8 variants are no worse;
+    nothing where it did not run.
+    """
     own = [row for row in rows if row["model"] == label and row["name"] != "float"]
     four = [row for row in own if row["name"] == "W4A8"]
-    final = next(row for row in four if row["method"] == "flex_awq_ssz" and row["rotation"])
+    final = next((row for row in four if row["method"] == "flex_awq_ssz" and row["rotation"]), None)
+    if final is None:
+        return {}
     others = [row for row in four if row is not final]
     result = {}
     changes = [key for key in final if key.startswith("perplexity_") and key.endswith("_change")]

@@ -11,13 +11,15 @@ from tasks.quantization.comparison import Comparison
 
 
 def test_every_variant_has_a_row_and_outliers_show(make_model, monkeypatch):
-    monkeypatch.setattr(quantization, "METHODS", ("minmax", "flex_awq_ssz"))
     monkeypatch.setattr(quantization, "METHODS_OF_8", ("minmax",))
+    schemes = list(quantization.variants(("minmax", "flex_awq_ssz"), 4))
     model = make_model(small_config(3, num_layers=2, first_dense_layers=0), indexer=True).eval()
     inject(model, Outliers(factor=32.0))
     draw = torch.randint(model.config.vocab_size, (6, 24))
     comparison = Comparison({"text": [Row(row) for row in draw[:4].tolist()]}, [draw[0, :6].tolist()], 4)
-    rows = [{"model": "outliers", **row} for row in quantization.ablate(model, [draw[4:]], comparison, 4)]
+    rows = [
+        {"model": "outliers", **row} for row in quantization.ablate(model, [draw[4:]], comparison, schemes)
+    ]
     names = [(row["name"], row.get("method"), row.get("rotation")) for row in rows]
     assert names[0] == ("float", None, None) and len(set(names)) == len(names) == 1 + 2 + 4
     by_name = dict(zip(names, rows, strict=True))
@@ -32,3 +34,5 @@ def test_every_variant_has_a_row_and_outliers_show(make_model, monkeypatch):
     assert ("minmax" in found["no_worse_by_kl"]) == (plain["kl"] <= final["kl"])
     shown = quantization.shown(final, "perplexity_text_change")
     assert shown.startswith(f"{100 * final['perplexity_text_change']:+.2f} % [")
+    without = [row for row in rows if row.get("method") != "flex_awq_ssz"]
+    assert quantization.claims(without, "outliers") == {}  # a share of the methods, for another run
