@@ -20,7 +20,10 @@ def print_status(recipe: str) -> int:
 def _row(status: Status) -> tuple[str, ...]:
     if status.record is None:
         return status.stage, status.state, "", "", "", status.reason
-    ended = status.record["started"] + status.record["seconds"]
-    when = time.strftime("%m-%d %H:%M", time.localtime(ended))
-    result = next((f"{name} {value:.4g}" for name, value in status.record["metrics"].items()), "")
-    return status.stage, status.state, when, f"{status.record['seconds']:.1f} s", result, status.reason
+    started, seconds = (status.record.get(key) for key in ("started", "seconds"))
+    when = took = ""
+    if started is not None and seconds is not None:
+        when, took = time.strftime("%m-%d %H:%M", time.localtime(started + seconds)), f"{seconds:.1f} s"
+    numbers = {k: v for k, v in status.record.get("metrics", {}).items() if isinstance(v, int | float)}
+    result = next((f"{name} {value:.4g}" for name, value in numbers.items()), "")
+    return status.stage, status.state, when, took, result, status.reason

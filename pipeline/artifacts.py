@@ -9,11 +9,16 @@ import hashlib
 import json
 import os
 import shutil
+from numbers import Real
 from pathlib import Path
 
 from pipeline.errors import UserError
 
 RECORD = "record.json"
+KINDS = {
+    "files": dict, "sections": dict, "inputs": dict, "code": dict, "metrics": dict, "started": Real,
+    "seconds": Real,
+}  # fmt: skip
 
 
 def root() -> Path:
@@ -34,10 +39,17 @@ def read_record(folder: Path) -> dict | None:
     """The record of an artifact folder, or None when there is none or it is unreadable or incomplete."""
     try:
         record = json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and record.keys() >= {"identity", "files", "content"}
-    return record if whole and isinstance(record["files"], dict) else None
+    return record if _is_whole(record) else None
+
+
+def _is_whole(record: object) -> bool:
+    if not isinstance(record, dict) or not record.keys() >= {"identity", "files", "content"}:
+        return False
+    if not all(isinstance(record[key], kind) for key, kind in KINDS.items() if key in record):
+        return False
+    return all(isinstance(entry, list) and len(entry) == 2 for entry in record["files"].values())
 
 
 def digest_of(value: object) -> str:

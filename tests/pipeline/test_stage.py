@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.status_table import print_status
 from pipeline import artifacts
 from pipeline.errors import UserError
 from pipeline.graph import load_graph
@@ -96,6 +97,33 @@ def test_an_incomplete_record_is_none(root, text):
     assert artifacts.read_record(folder(root)) is None
     with pytest.raises(UserError, match="collect is not finished"):
         artifacts.verify(folder(root))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"files": {"a": 1}}, {"files": {"a": [1]}}, {"metrics": None}, {"sections": []}, {"started": "x"}],
+    ids=str,
+)
+def test_a_record_of_wrong_kinds_is_none_and_a_sentence(root, change):
+    execute("collect", collect, "smoke")
+    path = folder(root) / "record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert artifacts.read_record(folder(root)) is None
+    with pytest.raises(UserError, match="is not finished"):
+        artifacts.verify(folder(root))
+    path.write_text("[" * 99_999)
+    assert artifacts.read_record(folder(root)) is None
+
+
+def test_the_table_of_stages_takes_records_without_times_and_numbers(root, capsys):
+    execute("collect", collect, "smoke")
+    path = folder(root) / "record.json"
+    record = json.loads(path.read_text())
+    del record["started"]
+    path.write_text(json.dumps({**record, "metrics": {"a": "x", "b": 2.0}}))
+    assert print_status("smoke") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("collect "))
+    assert line.split()[1:4] == ["done", "b", "2"]
 
 
 def test_an_input_of_another_recipe_is_taken_and_said(root, capsys):
