@@ -1,5 +1,6 @@
 """What the server takes on: sizes, times, and how many sequences at once."""
 
+import math
 from dataclasses import dataclass
 
 from model.inference.server.errors import ApiError
@@ -18,6 +19,13 @@ class Limits:
     stall_seconds: float = 30.0  # with data to send and a client that does not read
     switch_seconds: float = 60.0  # waiting for running requests before another checkpoint is loaded
     drain_seconds: float = 30.0  # for running requests to end after SIGTERM
+
+    def __post_init__(self) -> None:
+        """Raises ``ValueError`` for a limit under which nothing could be answered."""
+        for name, value in self.__dict__.items():
+            if value is None or 0 < value < math.inf or (value == 0 and name == "drain_seconds"):
+                continue
+            raise ValueError(f"the server's limit {name} is {value}: give a number above 0")
 
 
 class Gate:

@@ -121,6 +121,21 @@ def test_a_device_that_is_none(folders, refused, device, sentence):
     assert sentence in refused(folders["speaker"], "--device", device)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "name"),
+    [
+        ("--max-tokens", "-5", "max_tokens"),
+        ("--max-sequences", "0", "sequences"),
+        ("--drain-seconds", "nan", "drain_seconds"),
+        ("--max-body-bytes", "0", "body_bytes"),
+        ("--stall-seconds", "inf", "stall_seconds"),
+    ],
+)
+def test_a_limit_that_is_none(folders, refused, option, value, name):
+    said = refused(folders["speaker"], option, value)
+    assert said == f"error: the server's limit {name} is {value}: give a number above 0\n"
+
+
 def test_a_first_checkpoint_that_is_none(folders, refused):
     text = refused(folders["speaker"], "--first", "y")
     assert text == "error: --first y is not among the checkpoints x\n"
