@@ -105,12 +105,12 @@ def publish(draft: Path, final: Path, record: dict) -> dict:
     for path in draft.rglob("*"):
         _fsync(path)
     replaced = final.with_name(f".{final.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
+    _remove(replaced)
     if final.exists():
         final.rename(replaced)
     draft.rename(final)
     _fsync(final.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    _remove(replaced)
     return record
 
 
@@ -131,6 +131,14 @@ def require_free_space(folder: Path, needed_bytes: int) -> None:
             f"the disk of {folder} has {free / 2**20:.0f} MiB free and {needed_bytes / 2**20:.0f} MiB "
             "are needed: free some space"
         )
+
+
+def _remove(folder: Path) -> None:
+    """A folder, or a link to one, which someone may have made for lack of room: what it leads to stays."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:

@@ -252,10 +252,10 @@ class _only_one:
 def _claim_scratch(scratch: Path, identity: str, force: bool) -> None:
     """Keep scratch of the same identity (so that a killed run goes on), drop that of any other."""
     owner = scratch / "identity"
-    if force or not owner.exists() or owner.read_text() != identity:
+    if force or not owner.exists() or owner.read_text(errors="replace") != identity:
         for path in scratch.iterdir():
             if path.name not in ("lock", "log.txt", "cache"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         owner.write_text(identity)  # only here: a full disk must not empty the name on good checkpoints
 
 

@@ -81,6 +81,30 @@ def test_a_publication_killed_between_its_renames_is_undone(root):
     assert sorted(path.name for path in folder(root).parent.iterdir()) == ["collect"]
 
 
+def test_folders_that_are_links_are_replaced_and_what_they_lead_to_stays(root):
+    execute("collect", collect, "smoke")
+    for number in range(2):
+        elsewhere = root / f"disk{number}"
+        folder(root).rename(elsewhere)
+        folder(root).symlink_to(elsewhere)
+        steps = root / "runs/smoke/collect/steps"
+        steps.symlink_to(elsewhere)
+        execute("collect", collect, "smoke", force=True)
+        assert artifacts.verify(folder(root)) and not folder(root).is_symlink() and not steps.is_symlink()
+        assert (elsewhere / "documents.txt").exists()
+    assert [path.name for path in folder(root).parent.iterdir()] == ["collect"]
+
+
+def test_an_identity_that_is_no_text_is_another(root):
+    execute("collect", collect, "smoke")
+    scratch = root / "runs/smoke/collect"
+    (scratch / "identity").write_bytes(b"\xff")
+    (scratch / "steps").mkdir()
+    (folder(root) / "documents.txt").unlink()
+    execute("collect", collect, "smoke")
+    assert artifacts.verify(folder(root)) and not (scratch / "steps").exists()
+
+
 def test_an_input_that_is_missing_or_changed_is_named(root):
     with pytest.raises(UserError, match="collect is not finished .*run stage collect first"):
         execute("eval_sets", collect, "smoke")
