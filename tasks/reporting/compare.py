@@ -62,14 +62,11 @@ class Side:
 
     def _score(self, row: dict[str, Any]) -> Score:
         kept = self.items[row["suite"]].get(row["name"])
-        if not _are_values(kept):
+        values = _values(kept)
+        if values is None:
             raise UserError(f"items.json of {self.title} {AGAIN.format(row['suite'] + '/' + row['name'])}")
-        numerators = kept.get("values", kept.get("numerators"))
-        denominators = kept.get("denominators", [1.0] * len(numerators))
         bounds = [float("nan") if row[key] is None else row[key] for key in ("low", "high")]
-        return Score(
-            row["name"], row["value"], *bounds, row["n"], numerators, denominators, kept["proportion"]
-        )
+        return Score(row["name"], row["value"], *bounds, row["n"], *values, kept["proportion"])
 
 
 def compare(first: str, second: str) -> str:
@@ -150,14 +147,22 @@ def _is_row(row: dict[str, Any]) -> bool:
     return texts and all(row[key] is None or _is_number(row[key]) for key in NUMBERS)
 
 
-def _are_values(kept: Any) -> bool:
-    """Whether an entry of items.json gives a number for each item, and as many to divide by."""
+def _values(kept: Any) -> tuple[list[float], list[float]] | None:
+    """Of an entry of items.json a number for each item, and what to divide it by; None where they are not
+    there.
+    """
     if not isinstance(kept, dict) or "proportion" not in kept:
-        return False
+        return None
     numerators = kept.get("values", kept.get("numerators"))
-    lists = [numerators, kept.get("denominators", numerators)]
-    whole = all(isinstance(each, list) and all(map(_is_number, each)) for each in lists)
-    return whole and len(lists[0]) == len(lists[1])
+    if not _are_numbers(numerators):
+        return None
+    denominators = kept.get("denominators", [1.0] * len(numerators))
+    whole = _are_numbers(denominators) and len(denominators) == len(numerators)
+    return (numerators, denominators) if whole else None
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(map(_is_number, values))
 
 
 def _is_number(value: Any) -> bool:

@@ -59,12 +59,13 @@ class Spool:
     def get(self, index: int) -> Group:
         return unpack(self._path(index).read_bytes())
 
-    def is_whole(self, index: int) -> bool:
-        """Whether the file can be read and holds that group: a disk may have lost what was in it."""
+    def get_whole(self, index: int) -> Group | None:
+        """None where the file cannot be read or holds another group: a disk may have lost what was in it."""
         try:
-            return self.get(index).index == index
+            group = self.get(index)
         except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error):
-            return False
+            return None
+        return group if group.index == index else None
 
     def drop(self, index: int) -> None:
         self._path(index).unlink(missing_ok=True)

@@ -77,10 +77,11 @@ class Supply:
         checkpoint are rolled out anew, since those numbers are given to other weights now.
         """
         for index in self._spool.indices():
-            if not self._spool.is_whole(index):
+            group = self._spool.get_whole(index)
+            if group is None:
                 print(f"group {index} in {self._spool.folder} is damaged: it is rolled out anew", flush=True)
                 self._spool.drop(index)
-            elif self._spool.get(index).newest > version:
+            elif group.newest > version:
                 self._spool.drop(index)
         if version:
             self.push(model, version)

@@ -40,9 +40,9 @@ def save(scratch: Path, step: int, state: dict, keep_last: int) -> None:
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
     there = _finished(folder)
-    later = [path for path in there if path.name > final.name]
-    for old in [*later, *[path for path in there if path not in later][:-keep_last]]:
-        shutil.rmtree(old, ignore_errors=True)
+    kept = [path for path in there if path.name <= final.name][-keep_last:]
+    for other in set(there) - set(kept):
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def load_latest(scratch: Path, device: torch.device) -> dict | None:
