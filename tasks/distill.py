@@ -2,8 +2,8 @@
 
     python -m tasks.distill --recipe tiny
 
-The model of general RL samples; the final checkpoints of SFT, reasoning RL and general RL say how likely they
-find each token, every one for prompts of its own set. There is no reward: the environments' verdicts are
+The model of general RL samples; the final checkpoints of SFT, reasoning RL and general RL (where the recipe says
+so, of agentic RL too) say how likely they find each token, every one for prompts of its own set. There is no reward: the environments' verdicts are
 logged alone.
 """
 

@@ -84,7 +84,7 @@ def test_computing_again_and_teachers_cost_a_forward_pass_each(rows):
     assert plain.training_flops == pytest.approx(tokens * 3 * FORWARD_OF_256, rel=1e-12)
     assert again.training_flops == pytest.approx(tokens * 4 * FORWARD_OF_256, rel=1e-12)
     assert taught.training_flops == pytest.approx(tokens * 4 * FORWARD_OF_256, rel=1e-12)
-    assert f"cache of {PAGES * 16 * LATENTS / 2**30:.3g} GiB each" in text and "3 teachers" in text
+    assert f"cache of {PAGES * 16 * LATENTS / 2**30:.3g} GiB each" in text and "4 teachers" in text
 
 
 def test_what_is_done_before_the_first_step_is_told_where_it_is_done(rows):
