@@ -6,7 +6,8 @@ The same checkpoint learns to use tools whose replies take seconds now and then 
 with two engines and as many groups each time: *sync*, rollouts of the present weights alone; *async*,
 rollouts run ahead; *unmasked*, the same with every importance ratio let through; *uncorrected*, the same as
 if all rollouts were of the present weights. What is learnt is measured on held-out tasks whose tools answer
-at once. Writes ``benchmarks/results/async_rl.json``.
+at once. A finished run is kept in ``--runs`` and not made again, so that seeds can run in processes of their
+own. Writes ``benchmarks/results/async_rl.json``.
 """
 
 import argparse
@@ -25,14 +26,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.gains import difference
 from benchmarks.slow_tools import LEAST, MOST, SHAPE, seconds
 from data_pipelines.rl_tasks import distinct
 from environments.catalog import environments, find_family
-from evals.statistics import bootstrap_difference, wilson
+from evals.statistics import wilson
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from model.transformer import Transformer
-from pipeline.errors import run_command
+from pipeline.errors import UserError, run_command
 from pipeline.progress import Progress
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context, git_commit
@@ -82,54 +84,81 @@ def main() -> None:
     parser.add_argument("--muon", type=float, default=3e-4, help="learning rate; AdamW's is half of it")
     parser.add_argument("--families", nargs="+", default=["tools/calc", "lookup/two", "lookup/hop"])
     parser.add_argument("--heldout", type=int, default=80, help="tasks of each family")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--runs", type=Path, default=Path("runs/async_rl"), help="folder of finished runs")
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     os.environ["GLM5_MLFLOW"] = "off"
-    before = heldout_rewards(load_model(arguments.checkpoint, CPU), arguments)
-    print(f"before: {before['value']:.3f}", flush=True)
-    found = {name: run(name, arguments) for name in arguments.only}
+    names = ("before", *arguments.only)
+    found = {name: [kept(name, seed, arguments) for seed in arguments.seeds] for name in names}
     result = {
-        "date": date.today().isoformat(),
-        "commit": git_commit(),
+        "date": date.today().isoformat(), "commit": git_commit(),
         "host": {"machine": platform.machine(), "cores": os.cpu_count()},
-        "settings": {
-            key: value for key, value in vars(arguments).items() if key not in ("checkpoint", "out")
-        },
-        "tool_seconds": tool_seconds(),
-        "before": before,
-        **found,
-    }
-    if {"sync", "async"} <= set(found):
-        result["speedup"] = found["sync"]["seconds"] / found["async"]["seconds"]
-        result["heldout_async_less_sync"] = difference(found["sync"], found["async"])
-        print(f"async is {result['speedup']:.2f} times as fast", flush=True)
-    for name in {"unmasked", "uncorrected"} & set(found) if "async" in found else ():
-        result[f"heldout_{name}_less_async"] = difference(found["async"], found[name])
+        "settings": settings(arguments), "seeds": arguments.seeds, "tool_seconds": tool_seconds(),
+        "compared": compared(found), "runs": found,
+    }  # fmt: skip
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["compared"], indent=1))
 
 
-def run(name: str, arguments: argparse.Namespace) -> dict:
+def settings(arguments: argparse.Namespace) -> dict:
+    """What runs must have in common to be compared."""
+    apart = ("checkpoint", "seeds", "only", "runs", "out")
+    return {key: value for key, value in vars(arguments).items() if key not in apart}
+
+
+def kept(name: str, seed: int, arguments: argparse.Namespace) -> dict:
+    """A run's result, read where it is finished. Raises ``UserError`` where that had other settings."""
+    path = arguments.runs / f"{name}-{seed}.json"
+    if not path.exists():
+        if name == "before":
+            found = {"heldout": heldout_rewards(load_model(arguments.checkpoint, CPU), arguments, seed)}
+        else:
+            found = run(name, seed, arguments)
+        arguments.runs.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"settings": settings(arguments), **found}))
+        print(f"{name}, seed {seed}: held out {found['heldout']['value']:.3f}", flush=True)
+    found = json.loads(path.read_text())
+    if found.pop("settings") != settings(arguments):
+        raise UserError(f"{path} is of a run with other settings: name another folder with --runs")
+    return found
+
+
+def compared(found: dict[str, list[dict]]) -> dict:
+    """Each variant against the weights before and, where it ran, against *async*; points of held-out reward
+    with intervals over tasks and over seeds, and how many times as fast as *sync* async is.
+    """
+    pairs = [("before", name) for name in found if name != "before"]
+    pairs += [("async", name) for name in found if "async" in found and name not in ("before", "async")]
+    rewards = {name: [np.array([run["heldout"]["rewards"] for run in runs])] for name, runs in found.items()}
+    result = {f"{b}_less_{a}": vars(difference(rewards[a], rewards[b])) for a, b in pairs}
+    if {"sync", "async"} <= set(found):
+        seconds_of = {name: [run["seconds"] for run in found[name]] for name in ("sync", "async")}
+        result["speedup"] = [a / b for a, b in zip(seconds_of["sync"], seconds_of["async"], strict=True)]
+    return result
+
+
+def run(name: str, seed: int, arguments: argparse.Namespace) -> dict:
     """Train one variant; its seconds, what it learnt, how old its rollouts were."""
     factor, loss = VARIANTS[name]
     with tempfile.TemporaryDirectory(prefix="async-rl-") as folder:
-        context = make_context(Path(folder), section_of(arguments, factor * arguments.ahead), arguments.seed)
+        context = make_context(Path(folder), section_of(arguments, factor * arguments.ahead), seed)
         model, tokenizer = load_model(arguments.checkpoint, CPU), Tokenizer.load(arguments.checkpoint)
         watched = Watched(by_reward(context.section, centred))
         started = time.perf_counter()
         train_policy(
             RlJob(
                 context, model, arguments.checkpoint, tokenizer.ids_by_name[END_OF_TEXT],
-                services_of(context, tasks_of(context.section, arguments.seed)), Ratios(loss), watched,
+                services_of(context, tasks_of(context.section, seed)), Ratios(loss), watched,
                 catalog=CatalogConfig(more=list(SLOW)),
             )
         )  # fmt: skip
         wall = time.perf_counter() - started
         rows = [json.loads(line) for line in (context.scratch / "metrics.jsonl").read_text().splitlines()]
     steps = [row["perf/rollout_s"] + row["perf/update_s"] + row["perf/push_s"] for row in rows]
-    found = {
-        "seconds": sum(steps), "seconds_with_start": wall, "heldout": heldout_rewards(model, arguments),
+    return {
+        "seconds": sum(steps), "seconds_with_start": wall, "heldout": heldout_rewards(model, arguments, seed),
         "rollout_s": sum(row["perf/rollout_s"] for row in rows),
         "reward": [row.get("reward/mean") for row in rows], "finished_at": np.cumsum(steps).tolist(),
         "masked": [row.get("off_policy/masked") for row in rows],
@@ -138,8 +167,6 @@ def run(name: str, arguments: argparse.Namespace) -> dict:
         "staleness": dict(sorted(watched.ages.items())), "groups": dict(sorted(watched.groups.items())),
         "left_out": dict(watched.counts),
     }  # fmt: skip
-    print(f"{name}: {found['seconds']:.1f} s, held out {found['heldout']['value']:.3f}", flush=True)
-    return found
 
 
 class Watched:
@@ -194,17 +221,17 @@ def tasks_of(section: RlSection, seed: int) -> dict[str, list[Pair]]:
     return pairs
 
 
-def heldout_rewards(model: Transformer, arguments: argparse.Namespace) -> dict:
+def heldout_rewards(model: Transformer, arguments: argparse.Namespace, seed: int) -> dict:
     """Sampled as in training, once for each task; with 95 % intervals, and the reward of each."""
     catalog, pairs = environments(), {}
     for name in arguments.families:
         environment, family = find_family(catalog, name)
-        tasks = [environment.make_task(family, seed, heldout=True) for seed in range(arguments.heldout)]
+        tasks = [environment.make_task(family, n, heldout=True) for n in range(arguments.heldout)]
         pairs[name] = [(task, "interleaved") for task in {task.id: task for task in tasks}.values()]
     rewards = solve_rates(
         model.eval(), Tokenizer.load(arguments.checkpoint), catalog,
         [pair for found in pairs.values() for pair in found], samples=1, max_new_tokens=64,
-        seed=arguments.seed, limits=Limits(), at_once=256, decode="native",
+        seed=seed, limits=Limits(), at_once=256, decode="native",
     )  # fmt: skip
     low, high = wilson(sum(rewards), len(rewards))
     score = {"value": sum(rewards) / len(rewards), "low": low, "high": high, "rewards": rewards}
@@ -213,13 +240,6 @@ def heldout_rewards(model: Transformer, arguments: argparse.Namespace) -> dict:
         score[name] = sum(left[: len(found)]) / len(found)
         del left[: len(found)]
     return score
-
-
-def difference(first: dict, second: dict) -> dict:
-    """Of held-out rewards, paired by task, with a 95 % interval."""
-    a, b = (np.array(found["heldout"]["rewards"]) for found in (first, second))
-    low, high = bootstrap_difference((a, np.ones_like(a)), (b, np.ones_like(b)))
-    return {"value": float(b.mean() - a.mean()), "low": low, "high": high}
 
 
 def tool_seconds() -> dict:

@@ -2,9 +2,9 @@
 
     python -m tasks.distill --recipe tiny
 
-The model of general RL samples; the final checkpoints of SFT, reasoning RL and general RL (where the recipe says
-so, of agentic RL too) say how likely they find each token, every one for prompts of its own set. There is no reward: the environments' verdicts are
-logged alone.
+The model of general RL samples; the final checkpoints of SFT, reasoning RL and general RL, and of agentic RL
+where the recipe says so, tell how likely they find each token, every one for prompts of its own set. There is
+no reward: the environments' verdicts are logged alone.
 """
 
 from model.chat.tokenizer import Tokenizer

@@ -183,8 +183,8 @@ class SingleRollouts(Rollouts):
     rollouts_per_prompt: int = Field(1, gt=0)  # a teacher judges each token: nothing is compared in a group
 
 
-# By the stage that made it. The paper's figure 5 has no arrow from agentic RL; without it, what general RL unlearns
-# of tools has no teacher.
+# By the stage that made it. The paper's figure 5 has no arrow from agentic RL; without one, what general RL
+# unlearns of tools has no teacher.
 Teacher = Literal["sft", "reasoning_rl", "agentic_rl", "general_rl"]
 
 
