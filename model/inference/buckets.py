@@ -4,13 +4,16 @@
     folder/buckets.json         the version, and of each bucket its file, SHA-256 and tensors
 
 An engine verifies every bucket before it takes over the first, and meanwhile goes on sampling; then it copies
-tensor by tensor out of the files, so that no second model stands in its memory.
+tensor by tensor out of the files, so that no second model stands in its memory. Buckets are written and
+verified several at a time: copies and hashes run outside of the interpreter's lock.
 """
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,7 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 MANIFEST = "buckets.json"
-BUCKET_BYTES = 512 << 20
+BUCKET_BYTES = 64 << 20
+AT_ONCE = 8  # buckets on their way, at most
 
 
 def write_buckets(
@@ -27,12 +31,16 @@ def write_buckets(
     """Write a state dict into an existing folder. Returns the SHA-256 of ``buckets.json``, which stands for
     all of it.
     """
-    rows = []
-    for number, names in enumerate(_filled(state, bucket_bytes)):
+
+    def write(number: int, names: list[str]) -> dict[str, str | list[str]]:
         data = save({name: state[name].detach().cpu().contiguous() for name in names})
         file = f"{number:05d}.safetensors"
         (folder / file).write_bytes(data)
-        rows.append({"file": file, "sha256": hashlib.sha256(data).hexdigest(), "tensors": names})
+        return {"file": file, "sha256": hashlib.sha256(data).hexdigest(), "tensors": names}
+
+    buckets = list(_filled(state, bucket_bytes))
+    with _threads() as pool:
+        rows = list(pool.map(write, range(len(buckets)), buckets))
     text = json.dumps({"version": version, "buckets": rows})
     (folder / MANIFEST).write_text(text)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -56,16 +64,22 @@ def read_buckets(
         raise ValueError(f"{folder / MANIFEST} lists no buckets ({error!r}): send them again") from error
     if there != version:
         raise ValueError(f"{folder} holds version {there}, not {version}")
-    files = {}
-    for name, expected in rows:
-        in_time(deadline, f"{len(files)} of {len(rows)} buckets were read")
+    read: list[safe_open] = []
+
+    def verified(row: tuple[str, str]) -> safe_open:
+        in_time(deadline, f"{len(read)} of {len(rows)} buckets were read")
+        name, expected = row
         file = _open(folder / name)
         with open(folder / name, "rb") as data:
             found = hashlib.file_digest(data, "sha256").hexdigest()
         if found != expected:
             raise ValueError(f"bucket {name} is damaged (checksum {found}, not {expected}): send it again")
-        files |= {key: file for key in file.keys()}
-    return BucketState(files)
+        return file
+
+    with _threads() as pool:
+        for file in pool.map(verified, rows):
+            read.append(file)
+    return BucketState({key: file for file in read for key in file.keys()})
 
 
 def in_time(deadline: float | None, state: str) -> None:
@@ -88,6 +102,10 @@ class BucketState(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(AT_ONCE, len(os.sched_getaffinity(0))))
 
 
 def _open(path: Path) -> safe_open:

@@ -49,7 +49,8 @@ class EnginePool:
         bucket_bytes: int = BUCKET_BYTES,
     ):
         """``checkpoint``: a folder that all start from, tokenizer included. ``threads`` of each, on a CPU.
-        ``bucket_bytes``: of weights on their way, at most (a larger tensor goes alone).
+        ``bucket_bytes``: of a bucket of weights, at most (a larger tensor goes alone); several are on their
+        way at once.
         """
         self.scratch, self.checkpoint = scratch, checkpoint
         scratch.mkdir(parents=True, exist_ok=True)

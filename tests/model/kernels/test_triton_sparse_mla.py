@@ -107,3 +107,31 @@ def test_head_sizes_of_glm5(sizes, heads, deterministic, draw, error):
     assert error(lse[:, full], expected[1]) < 1e-5
     for value, wanted in ((out[:, full], expected[0]), (dq[:, full], expected[2]), (dkv, expected[3])):
         assert error(value, wanted) < 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_keys_and_queries_of_several_chunks(deterministic, draw, error):
+    """Gradients of keys that exceed the cache, and more queries than a chunk has room for weights of."""
+    T, S, N, K, X = 2100, 20_480, 64, 2048, 576
+    assert S * X * 4 > backward.IN_CACHE and T * 2 * K * N * 2 > backward.WORKSPACE_BY_RANK
+    q, kv, grad = (draw(1, *shape).bfloat16() for shape in ((T, N, X), (S, X), (T, N, 512)))
+    # One random set, turned by a number of its own for every query; most lists end early, one is empty.
+    turn = (draw(T).abs() * S).long().unsqueeze(1)
+    index = ((draw(S).argsort()[:K] + turn) % S).sort(-1).values.int()
+    length = (draw(T).abs() * K).long().unsqueeze(1)
+    index = index.masked_fill(torch.arange(K, device=index.device) >= length, -1).unsqueeze(0)
+    index[:, 1] = -1
+    out, lse, dq, dkv = results(
+        kernel.sparse_mla, q, kv, index, grad, 512, torch.bfloat16, deterministic=deterministic
+    )
+    total = torch.zeros(1, S, X, dtype=torch.float64, device=kv.device)
+    full = (index >= 0).any(-1)[0]
+    for part in full.nonzero()[:, 0].split(60):
+        arguments = (q[:, part], kv, index[:, part], grad[:, part], 512, torch.float64)
+        expected = results(reference.sparse_mla, *arguments)
+        assert error(out[:, part], expected[0]) < 1e-2 and error(lse[:, part], expected[1]) < 1e-5
+        assert error(dq[:, part], expected[2]) < 1e-2
+        total += expected[3]
+    assert error(dkv, total) < 1e-2
+    assert not dq[:, ~full].any()
