@@ -74,9 +74,10 @@ def unchanged(graph: dict[str, Stage], selected: list[str], recipe: str) -> set[
     Asked before a run starts. When DVC cannot tell (another run holds its files), the answer is none. What
     DVC does not watch, the sources of ``collect``, is looked at here.
     """
-    if not uses_dvc(recipe):
+    made = [name for name in selected if artifacts.read_record(artifacts.artifact_dir(recipe, name))]
+    if not uses_dvc(recipe) or not made:
         return set()
-    targets = {f"{name}@{recipe}": name for name in selected}
+    targets = {f"{name}@{recipe}": name for name in made}
     command = [sys.executable, "-m", "dvc", "status", "--json", *targets]
     try:
         done = subprocess.run(
@@ -91,8 +92,7 @@ def unchanged(graph: dict[str, Stage], selected: list[str], recipe: str) -> set[
     changed |= {name for name in selected if surroundings.changed(graph[name], loaded)}
     found: set[str] = set()
     for name in selected:
-        known = artifacts.read_record(artifacts.artifact_dir(recipe, name)) is not None
-        if known and name not in changed and not ancestors(graph, name) & (set(selected) - found):
+        if name in made and name not in changed and not ancestors(graph, name) & (set(selected) - found):
             found.add(name)
     return found
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,9 @@ SECONDS_TO_START = 900.0  # bounds a hang: one that ends is noticed at once
 SECONDS_TO_ANSWER = 60.0  # a busy machine is slow, and a closed port refuses at once
 SECONDS_OF_DOUBT = 0.5
 HOME = Path(".prefect")
+DEPLOYED = HOME / "deployed"  # the digest of what this clone deployed last
 LOGS = Path("runs/prefect")
+WHEN_TOLD = ("-m", "flows.when_told")
 # Nothing is sent anywhere; a worker looks for work often enough that a run starts at once.
 SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -43,17 +46,59 @@ SETTINGS = {
 }
 
 
-def start(port: int | None = None) -> str:
-    """Make sure that a server and a worker run. Returns the address of the server's API.
+@dataclass
+class Starting:
+    """Processes that load Prefect side by side; the server's clients go on when they are told."""
 
-    Raises ``UserError`` when ``port`` is taken by something else or the server does not come up.
+    api: str  # address of the server's API
+    server: subprocess.Popen | None  # None where one runs already
+    worker: subprocess.Popen | None  # likewise
+    deploying: subprocess.Popen | None  # None where this server has what prefect.yaml says
+
+    def wait(self) -> None:
+        """Until the server answers and the worker asks it. Raises ``UserError`` when one of them ended."""
+        deadline = time.monotonic() + SECONDS_TO_START
+        while self.server is not None and not _answers(self.api):
+            if self.server.poll() is not None:
+                raise UserError(f"the Prefect server ended at once: see {log_of('server')}")
+            if time.monotonic() > deadline:
+                raise UserError(f"the Prefect server does not answer at {self.api}: see {log_of('server')}")
+            time.sleep(0.3)
+        if self.worker is not None:
+            _let_work(self.worker)
+
+    def deploy(self) -> bool:
+        """Deploy ``prefect.yaml`` to the server, which has the pool, unless it has just that. Returns whether
+        it deployed.
+        """
+        if self.deploying is None:
+            return False
+        try:
+            self.deploying.communicate("\n", SECONDS_TO_START)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"prefect deploy did not end in {SECONDS_TO_START:.0f} s: start again") from None
+        if self.deploying.returncode:
+            said = log_of("deploy").read_text().splitlines()
+            last = next((line for line in reversed(said) if line.strip()), "")
+            raise UserError(f"prefect deploy failed: {last.strip()} (see {log_of('deploy')})")
+        DEPLOYED.write_text(_deployment_digest())
+        return True
+
+
+def start(port: int | None = None) -> Starting:
+    """Start server, worker and what deploys, as far as they are needed, and wait for none of them. Sets the
+    environment that Prefect reads when it is imported.
+
+    Raises ``UserError`` when ``port`` is taken by something else or the worker is another server's.
     """
     HOME.mkdir(exist_ok=True)
     LOGS.mkdir(parents=True, exist_ok=True)
-    api = os.environ.get("PREFECT_API_URL") or _start_server(port)
+    api, server = os.environ.get("PREFECT_API_URL"), None
+    if not api:
+        api, server = _start_server(port)
     os.environ.update(environment(api))
-    ensure_worker()
-    return api
+    worker = _start_worker() if _needs_worker() else None
+    return Starting(api, server, worker, _start_deploying())
 
 
 def stop() -> list[str]:
@@ -80,27 +125,6 @@ def environment(api: str) -> dict[str, str]:
     }
 
 
-def deploy() -> bool:
-    """Deploy ``prefect.yaml`` unless this server has just that. Returns whether it deployed."""
-    stamp = HOME / "deployed"
-    wanted = _deployment_digest()
-    if stamp.exists() and stamp.read_text() == wanted:
-        return False
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_TO_START
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"prefect deploy did not end in {SECONDS_TO_START:.0f} s: start again") from None
-    (LOGS / "deploy.log").write_text(done.stdout)
-    if done.returncode:
-        last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-        raise UserError(f"prefect deploy failed: {last.strip()} (see {LOGS / 'deploy.log'})")
-    stamp.write_text(wanted)
-    return True
-
-
 def address() -> str | None:
     """The API of this clone's running server, or None."""
     state = _read("server")
@@ -119,23 +143,29 @@ def mark() -> str:
 
 
 def ensure_worker() -> bool:
-    """Start a worker when none asks this server for work. Returns whether it did.
+    """Start a worker when none asks this server for work. Returns whether it did."""
+    if not _needs_worker():
+        return False
+    _let_work(_start_worker())
+    return True
 
-    A worker of a server that is gone is ended; one whose server answers may have runs, so it is left alone
+
+def _needs_worker() -> bool:
+    """A worker of a server that is gone is ended; one whose server answers may have runs, so it is left alone
     and ``UserError`` says what to do.
     """
     api, state = os.environ["PREFECT_API_URL"], _read("worker")
     process = _alive(state)
-    if process is not None:
-        if state["api"] == api:
-            return False
-        if _answers(state["api"]):
-            raise UserError(
-                f"this clone's worker asks the server at {state['api']} for work and not the one at {api}: "
-                "`make stop` ends it, or set PREFECT_API_URL to its server"
-            )
-        _end(process)
-    _start_worker()
+    if process is None:
+        return True
+    if state["api"] == api:
+        return False
+    if _answers(state["api"]):
+        raise UserError(
+            f"this clone's worker asks the server at {state['api']} for work and not the one at {api}: "
+            "`make stop` ends it, or set PREFECT_API_URL to its server"
+        )
+    _end(process)
     return True
 
 
@@ -147,39 +177,47 @@ def _end(process: psutil.Process) -> None:
         process.kill()
 
 
-def _start_server(port: int | None) -> str:
+def _start_server(port: int | None) -> tuple[str, subprocess.Popen | None]:
     api = address()
     if api is not None:
         if port is not None and not api.endswith(f":{port}/api"):
             raise UserError(f"this clone's Prefect server already runs at {api}: `make stop` ends it")
-        return api
+        return api, None
     port = _free_port(port)
     api = f"http://{HOST}:{port}/api"
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    process = _spawn("server", command, api)
-    deadline = time.monotonic() + SECONDS_TO_START
-    while not _answers(api):
-        if process.poll() is not None:
-            raise UserError(f"the Prefect server ended at once: see {log_of('server')}")
-        if time.monotonic() > deadline:
-            raise UserError(f"the Prefect server does not answer at {api}: see {log_of('server')}")
-        time.sleep(0.3)
-    return api
+    command = ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    return api, _spawn("server", command, api, subprocess.DEVNULL)
 
 
-def _start_worker() -> None:
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
-    process = _spawn("worker", [*command, "--name", "local"], os.environ["PREFECT_API_URL"])
-    time.sleep(SECONDS_OF_DOUBT)
-    if process.poll() is not None:
+def _start_worker() -> subprocess.Popen:
+    """One that waits for ``_let_work``."""
+    command = [*WHEN_TOLD, "worker", "start", "--pool", POOL, "--type", "process", "--name", "local"]
+    return _spawn("worker", command, os.environ["PREFECT_API_URL"], subprocess.PIPE)
+
+
+def _let_work(worker: subprocess.Popen) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):  # which is what a worker should do: go on
+        worker.communicate("\n", SECONDS_OF_DOUBT)
+    if worker.poll() is not None:
         raise UserError(f"the Prefect worker ended at once: see {log_of('worker')}")
 
 
-def _spawn(name: str, command: list[str], api: str) -> subprocess.Popen:
+def _start_deploying() -> subprocess.Popen | None:
+    """What deploys, once it is told; None when this server has just what it would deploy."""
+    if DEPLOYED.exists() and DEPLOYED.read_text() == _deployment_digest():
+        return None
+    with open(log_of("deploy"), "w") as log:
+        return subprocess.Popen(
+            [sys.executable, *WHEN_TOLD, "--no-prompt", "deploy", "--all"], stdin=subprocess.PIPE,
+            stdout=log, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+
+def _spawn(name: str, command: list[str], api: str, stdin: int) -> subprocess.Popen:
     with open(log_of(name), "a") as log:
         process = subprocess.Popen(
-            command, env={**os.environ, **environment(api)}, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            [sys.executable, *command], env={**os.environ, **environment(api)}, stdin=stdin, stdout=log,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
     started = psutil.Process(process.pid).create_time()
     state = {"pid": process.pid, "started": started, "api": api}

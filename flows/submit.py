@@ -42,7 +42,7 @@ SERVER_GONE = (
 )
 
 
-def prepare(view: View) -> None:
+def prepare(view: View, starting: server.Starting) -> None:
     """What a run needs of the server: work pool, limit, deployments, and no run that died unseen."""
     with get_client(sync_client=True) as client:
         template = ProcessWorker.get_default_base_job_template()
@@ -54,7 +54,7 @@ def prepare(view: View) -> None:
         ensure_limit(client)
         for name in close_dead_runs(client):
             view.say(f"flow run {name} had died; its finished stages are kept")
-    if server.deploy():
+    if starting.deploy():
         view.say("deployed prefect.yaml")
 
 

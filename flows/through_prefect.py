@@ -18,10 +18,11 @@ def run_through_prefect(
     for message in override(recipe, assignments, only[0] if len(only) == 1 else None):
         view.say(message)
     refuse_unknown_families(recipe, graph)
-    api = server.start(port)  # sets the environment that Prefect reads when it is imported
-    view.say(f"Prefect: {api.removesuffix('/api')}")
-    from flows import submit
+    starting = server.start(port)
+    from flows import submit  # loads Prefect, as the started processes do at the same time
 
-    submit.prepare(view)
+    starting.wait()
+    view.say(f"Prefect: {starting.api.removesuffix('/api')}")
+    submit.prepare(view, starting)
     parameters = {"recipe": recipe, "from_stage": start, "only": list(only), "force": force}
     return submit.run_and_watch(parameters, view)

@@ -1,42 +1,105 @@
-"""The child that writes one stage's run to MLflow: ``python -m pipeline.mlflow_mirror <description>``.
+"""The writer of runs to MLflow: ``python -m pipeline.mlflow_mirror <socket> <its open file>``.
 
-See ``pipeline.mlflow_sink``. A pipeline run is a parent run with a nested run for each stage that did work;
-the parent is made by the first of them and is running as long as one of them is.
+See ``pipeline.mlflow_sink``, which starts it. It forks for each stage that is handed over, and ends when
+there was none for a while. A pipeline run is a parent run with a nested run for each stage that did work; the
+parent is made by the first of them and is running as long as one of them is.
 """
 
 import contextlib
 import fcntl
+import importlib
 import json
+import os
 import re
 import select
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
 from pipeline.artifacts import RECORD
-from pipeline.mlflow_sink import SQLITE, tracking_uri
+from pipeline.mlflow_sink import SQLITE, handing_over, tracking_uri
 from pipeline.mlflow_traces import log_traces
 from pipeline.priority import give_way
 from pipeline.tracking import FILE as METRICS_FILE
 from pipeline.tracking import TRAJECTORIES
 
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_IDLE = 60.0  # longer than between two stages of a pipeline run
 BATCH = 500  # values in one request
 LONGEST_PARAM = 6000
+LONGEST_PATH = 4096
 NICENESS = 10  # the stage comes first
 PIPELINE_RUN = "glm5.pipeline_run"
 
 
 def main() -> None:
-    """Mirror the stage that ``sys.argv[1]`` describes until standard input says that it ended or closes."""
+    """Fork for each run that comes through the socket, until none came for a while and all are written."""
     give_way(NICENESS)
-    description = json.loads(Path(sys.argv[1]).read_text())
+    if tracking_uri().startswith(SQLITE):  # as MLflow does with its first request, in each fork
+        importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
+    path, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    writing, heard = 0, time.monotonic()
+    while writing or time.monotonic() - heard < SECONDS_IDLE or not _retired(path, listener):
+        if _waits(listener, SECONDS_BETWEEN_LOOKS):
+            writing += _take(listener)
+            heard = time.monotonic()
+        while writing and os.waitpid(-1, os.WNOHANG)[0]:
+            writing, heard = writing - 1, time.monotonic()
+
+
+def _waits(listener: socket.socket, seconds: float) -> bool:
+    return bool(select.select([listener], [], [], seconds)[0])
+
+
+def _retired(path: Path, listener: socket.socket) -> bool:
+    """Whether nobody can hand anything over any more: no run waits, and the socket has lost its name."""
+    with handing_over(path):
+        if _waits(listener, 0.0):
+            return False
+        path.unlink(missing_ok=True)
+        return True
+
+
+def _take(listener: socket.socket) -> int:
+    """How many runs were taken over: one, in a process of its own, or none where the stage ended early."""
+    connection, _ = listener.accept()
+    with connection:
+        message, files, _, _ = socket.recv_fds(connection, LONGEST_PATH, 2)
+    if len(files) == 2 and os.fork() == 0:
+        listener.close()
+        for number, standard in ((files[0], 0), (files[1], 1), (files[1], 2)):
+            os.dup2(number, standard)
+        for number in files:
+            os.close(number)
+        _mirror_and_exit(Path(message.decode()))
+    for number in files:
+        os.close(number)
+    return int(len(files) == 2)
+
+
+def _mirror_and_exit(description: Path) -> NoReturn:
+    """The whole of a forked process: nothing of the writer's own is run or flushed at its end."""
+    status = 1
+    try:
+        mirror(json.loads(description.read_text()))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def mirror(description: dict) -> None:
+    """Write the stage of ``description`` until standard input says that it ended, or closes."""
     with one_at_a_time(description):
         make_database()
         client = MlflowClient(tracking_uri=tracking_uri())  # upgrades an older database

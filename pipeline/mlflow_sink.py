@@ -1,17 +1,24 @@
-"""A stage's run in MLflow, written by a child process: the stage neither waits for MLflow nor fails with it.
+"""A stage's run in MLflow, written by another process: the stage neither waits for MLflow nor fails with it.
 
-The child (``pipeline.mlflow_mirror``) follows ``metrics.jsonl``. It is told the end through its standard
-input; when that closes without a word the stage was killed, and the run says so. It has its own process group
-and goes on for a moment after the stage has ended.
+That process (``pipeline.mlflow_mirror``) follows ``metrics.jsonl``. It is told the end through its standard
+input; when that closes without a word the stage was killed, and the run says so. Loading MLflow takes as long
+as a short stage, so one *writer* of a folder of runs does it once and forks for each stage: a stage hands it
+the reading end of a pipe and its log through a socket, and starts it where none answers. It has its own
+process group and goes on for a moment after the last stage has ended.
 """
 
 import contextlib
+import fcntl
+import hashlib
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from pipeline import artifacts
 
@@ -41,17 +48,17 @@ def settings() -> dict[str, str]:
 
 
 class MlflowSink:
-    """The stage's end of the pipe to the child. Without MLflow, or switched off, it does nothing."""
+    """The stage's end of the pipe. Without MLflow, or switched off, it does nothing."""
 
-    def __init__(self, child: subprocess.Popen | None, folder: Path):
-        self._child = child
+    def __init__(self, pipe: TextIO | None, folder: Path):
+        self._pipe = pipe
         self._folder = folder
 
     @classmethod
     def open(
         cls, recipe: str, stage: str, identity: str, sections: dict, inputs: dict[str, dict]
     ) -> "MlflowSink":
-        """Start the child. ``sections`` become parameters, ``inputs`` (records by stage) datasets."""
+        """Hand the run over. ``sections`` become parameters, ``inputs`` (records by stage) datasets."""
         folder = artifacts.run_dir(recipe, stage)
         if os.environ.get(SWITCH) == "off" or importlib.util.find_spec("mlflow") is None:
             return cls(None, folder)
@@ -63,13 +70,11 @@ class MlflowSink:
             "pipeline_run": os.environ.get(PARENT) or f"{stage} alone",
         }  # fmt: skip
         (folder / DESCRIPTION).write_text(json.dumps(description))
-        with open(folder / LOG, "w") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.mlflow_mirror", str(folder / DESCRIPTION)],
-                env={**os.environ, **settings()}, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
-                start_new_session=True,
-            )  # fmt: skip
-        return cls(child, folder)
+        try:
+            return cls(_hand_over(folder), folder)
+        except OSError as error:
+            print(f"MLflow does not get this run ({error}); nothing else is lost", file=sys.stderr)
+            return cls(None, folder)
 
     def finish(self, record: dict) -> None:
         """The stage ended well and ``record`` is in its artifact."""
@@ -79,16 +84,73 @@ class MlflowSink:
         self._say({"status": "FAILED", "reason": reason})
 
     def _say(self, end: dict) -> None:
-        if self._child is None:
+        if self._pipe is None:
             return
-        if self._child.poll() is not None:
+        try:
+            with self._pipe:
+                self._pipe.write(json.dumps(end) + "\n")
+        except BrokenPipeError:
             print(
                 f"MLflow did not take this run (see {self._folder / LOG}); nothing else is lost",
                 file=sys.stderr,
             )
-        with contextlib.suppress(OSError, ValueError):
-            self._child.stdin.write(json.dumps(end) + "\n")
-            self._child.stdin.close()
+        except (OSError, ValueError):  # told before
+            pass
+
+
+def writer_socket() -> Path:
+    """Where the writer of these runs listens: one for each store and Python."""
+    key = hashlib.sha256(f"{tracking_uri()} {sys.executable}".encode()).hexdigest()[:8]
+    return artifacts.root() / "runs" / f".mlflow-{key}.sock"
+
+
+@contextlib.contextmanager
+def handing_over(path: Path) -> Iterator[None]:
+    """Held by who connects to a writer, starts one or ends as one: a run is never handed to one that ends."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _hand_over(folder: Path) -> TextIO:
+    """The writing end of a pipe to the process that writes the run that ``folder`` describes."""
+    path = writer_socket()
+    reading, writing = os.pipe()
+    pipe = os.fdopen(writing, "w")
+    try:
+        with open(folder / LOG, "w") as log, handing_over(path), _connected(path, log) as connection:
+            name = str((folder / DESCRIPTION).absolute()).encode()
+            socket.send_fds(connection, [name], [reading, log.fileno()])
+    except OSError:
+        pipe.close()
+        raise
+    finally:
+        os.close(reading)
+    return pipe
+
+
+def _connected(path: Path, log: TextIO) -> socket.socket:
+    """A connection to the writer, which is started where none listens."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(_address(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        path.unlink(missing_ok=True)  # of one that was killed
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(_address(path))
+            listener.listen()
+            subprocess.Popen(
+                [sys.executable, "-m", "pipeline.mlflow_mirror", str(path), str(listener.fileno())],
+                env={**os.environ, **settings()}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=[listener.fileno()],
+            )  # fmt: skip
+        connection.connect(_address(path))  # it waits there until MLflow is loaded
+    return connection
+
+
+def _address(path: Path) -> str:
+    """The shorter spelling: the name of a socket may have about a hundred characters."""
+    return min(str(path.absolute()), os.path.relpath(path), key=len)
 
 
 def _dataset(recipe: str, stage: str, record: dict) -> dict:

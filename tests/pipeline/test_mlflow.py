@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from pipeline import mlflow_mirror
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +150,48 @@ def test_a_store_that_cannot_be_reached_stops_nothing(tmp_path, run_stage):
     assert len((tmp_path / "runs/tiny/sft/metrics.jsonl").read_text().splitlines()) == 25
     log = tmp_path / "runs/tiny/sft/mlflow.log"
     wait_until(lambda: "unable to open database file" in log.read_text(), "what the child says")
-    for process in psutil.process_iter(["cmdline"]):  # it would try for an hour
-        if f"{tmp_path}/runs/tiny/sft/mlflow.json" in (process.info["cmdline"] or []):
-            process.kill()
+    for process in writers(tmp_path):  # the forked one would try for an hour
+        process.kill()
+
+
+def writers(folder: Path) -> list[psutil.Process]:
+    """The writer of the runs in ``folder`` and the processes that it forked."""
+    found = psutil.process_iter(["cmdline"])
+    return [p for p in found if any(f"{folder}/runs/.mlflow-" in word for word in p.info["cmdline"] or [])]
+
+
+def test_stages_share_a_writer_and_outlive_one_that_was_killed(tmp_path, run_stage):
+    assert run_stage("finish").wait(PATIENCE) == 0
+    ended_runs(tmp_path, 1)
+    [writer] = wait_until(lambda: len(found := writers(tmp_path)) == 1 and found, "the end of the fork")
+    shutil.rmtree(tmp_path / "artifacts")
+    assert run_stage("finish").wait(PATIENCE) == 0
+    ended_runs(tmp_path, 2)
+    assert writer in writers(tmp_path)  # it forked once more, and loaded MLflow once
+
+    writer.kill()
+    writer.wait(PATIENCE)
+    shutil.rmtree(tmp_path / "artifacts")
+    assert run_stage("finish").wait(PATIENCE) == 0
+    ended_runs(tmp_path, 3)
+    assert writer not in writers(tmp_path)
+
+
+def test_a_writer_that_was_asked_does_not_retire(tmp_path):
+    path = tmp_path / ".mlflow-0.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as stage:
+        listener.bind(os.path.relpath(path))
+        listener.listen()
+        stage.connect(os.path.relpath(path))
+        assert not mlflow_mirror._retired(path, listener) and path.exists()
+        stage.close()
+        assert mlflow_mirror._take(listener) == 0  # the stage ended before it had said anything
+        assert mlflow_mirror._retired(path, listener) and not path.exists()
+
+
+def test_a_socket_that_cannot_be_made_stops_nothing(tmp_path, run_stage):
+    deep = tmp_path / "/".join(["a folder with a long name"] * 5)
+    deep.mkdir(parents=True)
+    stage = run_stage("finish", GLM5_ROOT=str(deep))
+    assert stage.wait(PATIENCE) == 0
+    assert len((deep / "runs/tiny/sft/metrics.jsonl").read_text().splitlines()) == 25
