@@ -67,14 +67,19 @@ class Starting:
         if self.worker is not None:
             _let_work(self.worker)
 
-    def deploy(self) -> bool:
-        """Deploy ``prefect.yaml`` to the server, which has the pool, unless it has just that. Returns whether
-        it deployed.
-        """
+    def deploy(self) -> None:
+        """Let ``prefect.yaml`` be deployed, the full pipeline first; the server must have the pool."""
+        if self.deploying is not None:
+            with contextlib.suppress(OSError):  # it ended: ``deployed`` says why
+                self.deploying.stdin.write("\n")
+                self.deploying.stdin.close()
+
+    def deployed(self) -> bool:
+        """Whether something had to be deployed, once all of it is. Raises ``UserError`` where that failed."""
         if self.deploying is None:
             return False
         try:
-            self.deploying.communicate("\n", SECONDS_TO_START)
+            self.deploying.wait(SECONDS_TO_START)
         except subprocess.TimeoutExpired:
             raise UserError(f"prefect deploy did not end in {SECONDS_TO_START:.0f} s: start again") from None
         if self.deploying.returncode:
@@ -209,7 +214,7 @@ def _start_deploying() -> subprocess.Popen | None:
     with open(log_of("deploy"), "w") as log:
         return subprocess.Popen(
             [sys.executable, *WHEN_TOLD, "--no-prompt", "deploy", "--all"], stdin=subprocess.PIPE,
-            stdout=log, stderr=subprocess.STDOUT, text=True,
+            stdout=log, stderr=subprocess.STDOUT, text=True, process_group=0,  # Ctrl-C is not for it
         )  # fmt: skip
 
 

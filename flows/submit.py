@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -33,6 +34,8 @@ DEPLOYMENT = "full-pipeline/full-pipeline"
 ACCELERATOR = "accelerator"  # as flows.stage names it
 ACCELERATORS = 1  # stages that train or sample at the same time on this machine
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_QUESTIONS = 0.2
+NICENESS = 10  # of deploying the single stages while the run begins
 SECONDS_WITHOUT_SERVER = 20.0
 SECONDS_FOR_LATE_EVENTS = 30.0
 SERVICE_UNAVAILABLE = 503  # the server is there and another writer holds its database
@@ -54,8 +57,20 @@ def prepare(view: View, starting: server.Starting) -> None:
         ensure_limit(client)
         for name in close_dead_runs(client):
             view.say(f"flow run {name} had died; its finished stages are kept")
-    if starting.deploy():
-        view.say("deployed prefect.yaml")
+        _deploy(client, starting)
+
+
+def _deploy(client: SyncPrefectClient, starting: server.Starting) -> None:
+    """Wait for the deployment that is about to run; those of single stages are made while it runs."""
+    since = datetime.now(UTC)
+    starting.deploy()
+    while starting.deploying is not None and starting.deploying.poll() is None:
+        with contextlib.suppress(ObjectNotFound):
+            if client.read_deployment_by_name(DEPLOYMENT).updated >= since:
+                psutil.Process(starting.deploying.pid).nice(NICENESS)
+                return
+        time.sleep(SECONDS_BETWEEN_QUESTIONS)
+    starting.deployed()
 
 
 def ensure_limit(client: SyncPrefectClient) -> None:

@@ -25,4 +25,7 @@ def run_through_prefect(
     view.say(f"Prefect: {starting.api.removesuffix('/api')}")
     submit.prepare(view, starting)
     parameters = {"recipe": recipe, "from_stage": start, "only": list(only), "force": force}
-    return submit.run_and_watch(parameters, view)
+    status = submit.run_and_watch(parameters, view)
+    if starting.deployed():
+        view.say("deployed prefect.yaml")
+    return status
