@@ -42,6 +42,9 @@ SETTINGS = {
     # In memory, the default, the place of a stage that ran while the server was killed would stay taken.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    # Clients keep a connection for 25 s. A server that closes it before makes their next request fail and be
+    # tried again after seconds, which every stage that trains would wait for.
+    "PREFECT_SERVER_API_KEEPALIVE_TIMEOUT": "60",
     "PREFECT_CLI_PROMPT": "false",
 }
 
