@@ -28,7 +28,8 @@ from pipeline.recipe.load import Recipe, recipe_names
 GRAPH = load_graph()  # the forms need its names when Prefect imports this module
 RecipeName = Literal[tuple(recipe_names())]
 StageName = Literal[tuple(GRAPH)]
-ACCELERATOR = "accelerator"  # the global concurrency limit, and the tag, of stages that train or sample
+# The global concurrency limit of stages that train or sample. No tag: Prefect would ask its server for each.
+ACCELERATOR = "accelerator"
 SECONDS_OF_LEASE = 60.0  # a killed run gives its place back after this time
 RETRIES_AFTER_KILL = 2
 
@@ -67,8 +68,7 @@ def _run_shown(stage: Stage, recipe: str, force: bool, timeout_hours: float | No
 
 def stage_task(stage: str) -> Any:
     """The task that runs ``stage``, with the stage's name on its node in the UI's graph."""
-    tags = [ACCELERATOR] if GRAPH[stage].accelerator else []
-    return run_stage.with_options(name=stage, task_run_name=stage, tags=tags)
+    return run_stage.with_options(name=stage, task_run_name=stage)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
