@@ -37,7 +37,7 @@ def dense_tiling(M: int, N: int, W: int, packed: bool) -> Tiling:
         block_k, stages = (256, 6) if packed else (128, 8)
         return Tiling(64, 16, _block(W, block_k), _parts(64 // tiles, W), 4, stages)
     if MULTIPROCESSORS // 2 < tiles <= MULTIPROCESSORS:
-        return Tiling(64, 32, _block(W, 128), 1, 4, 6)
+        return Tiling(64, block_m, _block(W, 128), 1, 4, 6)
     parts = 4 if tiles <= MULTIPROCESSORS // 2 else 1
     return Tiling(64, block_m, _block(W, 128), _parts(parts, W), 4, 4 if packed else 5)
 

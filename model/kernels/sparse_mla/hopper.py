@@ -73,11 +73,17 @@ def gather(kv, base, rows, rows_narrow, half: gl.constexpr, latents, rotated, fu
 @gluon.jit
 def load_heads(source, stride: gl.constexpr, half0, half1):
     """Starts copying the latent columns of HEADS rows, ``stride`` elements apart, into two tiles."""
+    load_half(source, stride, half0)
+    load_half(source + HALF, stride, half1)
+
+
+@gluon.jit
+def load_half(source, stride: gl.constexpr, half):
+    """Starts copying half of the latent columns of HEADS rows, ``stride`` elements apart."""
     wide: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
     head = gl.expand_dims(gl.arange(0, HEADS, layout=gl.SliceLayout(1, wide)), 1) * stride
     c = gl.expand_dims(gl.arange(0, HALF, layout=gl.SliceLayout(0, wide)), 0)
-    async_copy.async_copy_global_to_shared(half0, source + head + c)
-    async_copy.async_copy_global_to_shared(half1, source + HALF + head + c)
+    async_copy.async_copy_global_to_shared(half, source + head + c)
 
 
 @gluon.jit

@@ -4,7 +4,7 @@ Shared memory: the query (64 heads x 576), two tiles of 64 gathered rows, one ti
 with the scores keeps half of the query in registers: shared memory is read less. While the values of tile j
 are added up, the scores of tile j + 1 are computed and tile j + 2 is on its way. A program takes one item (a
 query, 64 of its heads, a split of its keys) after the other, and the first tiles and the query of the next
-are on their way before one ends.
+are on their way before one ends, the half that goes to registers since that of the item before is there.
 """
 
 from triton.experimental import gluon
@@ -27,7 +27,7 @@ from model.kernels.sparse_mla.hopper import (
     ROTATED,
     WARPS,
     gather,
-    load_heads,
+    load_half,
     load_rotated,
     selected_rows,
 )
@@ -116,11 +116,15 @@ def _place(item, row0, rows, blocks, K, tiles):
 
 
 @gluon.jit
-def _load_query(q, item, row, blocks, q_c, q_r):
+def _load_query(q, item, row, blocks, q_c, q_r, held: gl.constexpr):
+    """Starts copying the half of a query that registers hold, or the rest of it."""
     X: gl.constexpr = LATENT + ROTATED
     source = q + (row.to(gl.int64) * blocks + item % blocks) * HEADS * X
-    load_heads(source, X, q_c.index(0), q_c.index(1))
-    load_rotated(source, q_r)
+    if held:
+        load_half(source + HALF, X, q_c.index(1))
+    else:
+        load_half(source, X, q_c.index(0))
+        load_rotated(source, q_r)
     async_copy.commit_group()
 
 
@@ -139,7 +143,8 @@ def _scores(
     step = gl.num_programs(0)
     item0 = gl.program_id(0)
     row, first, last = _place(item0, row0, rows, blocks, K, tiles)
-    _load_query(q, item0, row, blocks, q_c, q_r)
+    _load_query(q, item0, row, blocks, q_c, q_r, True)
+    _load_query(q, item0, row, blocks, q_c, q_r, False)
     tile = 0  # which of the two
     phase = 0
     result = 0
@@ -153,6 +158,11 @@ def _scores(
         fence_async_shared()
         gl.thread_barrier()
         held = q_c.index(1).load(operand)
+        gl.thread_barrier()
+        more = item + step < items
+        row_next, _, _ = _place(gl.minimum(item + step, items - 1), row0, rows, blocks, K, tiles)
+        if more:
+            _load_query(q, item + step, row_next, blocks, q_c, q_r, True)
         for number in range(tiles):
             mbarrier.wait(full.index(2 * tile), phase)
             fence_async_shared()
@@ -185,9 +195,8 @@ def _scores(
             norm = norm * shrink + gl.sum(p, 1)
             phase ^= tile
             tile ^= 1
-        if item + step < items:
-            row_next, _, _ = _place(item + step, row0, rows, blocks, K, tiles)
-            _load_query(q, item + step, row_next, blocks, q_c, q_r)
+        if more:
+            _load_query(q, item + step, row_next, blocks, q_c, q_r, False)
         empty = norm == 0.0
         factor.index(2 + result).store(gl.where(empty, 0.0, 1.0 / gl.where(empty, 1.0, norm)))
         gl.thread_barrier()
@@ -209,6 +218,8 @@ def _values(
     signalled.
     """
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
+    # A result leaves the cache to the keys; what splits give is read again at once.
+    stream: gl.constexpr = ".cs" if out.dtype.element_ty == gl.bfloat16 else ""
     head_axis: gl.constexpr = gl.SliceLayout(1, layout)
     items = rows * blocks * splits
     step = gl.num_programs(0)
@@ -257,6 +268,5 @@ def _values(
         result ^= 1
         head = gl.expand_dims(gl.arange(0, HEADS, layout=head_axis), 1)
         column = half * HALF + gl.expand_dims(gl.arange(0, HALF, layout=gl.SliceLayout(0, layout)), 0)
-        gl.store(
-            out + item.to(gl.int64) * HEADS * LATENT + head * LATENT + column, acc.to(out.dtype.element_ty)
-        )
+        place = out + item.to(gl.int64) * HEADS * LATENT + head * LATENT + column
+        gl.store(place, acc.to(out.dtype.element_ty), cache_modifier=stream)
