@@ -9,7 +9,6 @@ process group and goes on for a moment after the last stage has ended.
 
 import contextlib
 import fcntl
-import hashlib
 import importlib.util
 import json
 import os
@@ -99,8 +98,9 @@ class MlflowSink:
 
 
 def writer_socket() -> Path:
-    """Where the writer of these runs listens: one for each store and Python."""
-    key = hashlib.sha256(f"{tracking_uri()} {sys.executable}".encode()).hexdigest()[:8]
+    """Where the writer of these runs listens: one for each Python and what MLflow is told, a password too."""
+    told = {key: value for key, value in {**os.environ, **settings()}.items() if key.startswith("MLFLOW_")}
+    key = artifacts.digest_of([sys.executable, told])[:8]
     return artifacts.root() / "runs" / f".mlflow-{key}.sock"
 
 

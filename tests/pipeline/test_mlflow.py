@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from pipeline import mlflow_mirror
+from pipeline import mlflow_mirror, mlflow_sink
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,7 @@ def run_stage(tmp_path):
             env=environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
 
@@ -193,5 +194,22 @@ def test_a_socket_that_cannot_be_made_stops_nothing(tmp_path, run_stage):
     deep = tmp_path / "/".join(["a folder with a long name"] * 5)
     deep.mkdir(parents=True)
     stage = run_stage("finish", GLM5_ROOT=str(deep))
-    assert stage.wait(PATIENCE) == 0
+    said = stage.communicate(timeout=PATIENCE)[0]
+    assert stage.returncode == 0 and "MLflow does not get this run (AF_UNIX path too long)" in said
     assert len((deep / "runs/tiny/sft/metrics.jsonl").read_text().splitlines()) == 25
+
+
+def test_stages_that_start_together_start_one_writer(tmp_path, run_stage):
+    stages = [run_stage("fail") for _ in range(3)]
+    assert [stage.wait(PATIENCE) for stage in stages] == [0, 0, 0]
+    ended_runs(tmp_path, 3)
+    wait_until(lambda: len(writers(tmp_path)) == 1, "the end of the forks")
+    assert len(list((tmp_path / "runs").glob(".mlflow-*.sock"))) == 1
+
+
+def test_a_writer_is_asked_by_those_alone_who_tell_mlflow_the_same(monkeypatch):
+    before = mlflow_sink.writer_socket()
+    monkeypatch.setenv("GLM5_MLFLOW_PARENT", "another run")
+    assert mlflow_sink.writer_socket() == before
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "a new one")
+    assert mlflow_sink.writer_socket() != before
