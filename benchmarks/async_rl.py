@@ -34,6 +34,7 @@ from evals.statistics import wilson
 from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from model.transformer import Transformer
+from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 from pipeline.progress import Progress
 from pipeline.recipe.rl import RlSection
@@ -94,7 +95,7 @@ def main() -> None:
     found = {name: [kept(name, seed, arguments) for seed in arguments.seeds] for name in names}
     result = {
         "date": date.today().isoformat(), "commit": git_commit(),
-        "host": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "host": {"machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "of": os.cpu_count()},
         "settings": settings(arguments), "seeds": arguments.seeds, "tool_seconds": tool_seconds(),
         "compared": compared(found), "runs": found,
     }  # fmt: skip
@@ -105,7 +106,8 @@ def main() -> None:
 def settings(arguments: argparse.Namespace) -> dict:
     """What runs must have in common to be compared."""
     apart = ("checkpoint", "seeds", "only", "runs", "out")
-    return {key: value for key, value in vars(arguments).items() if key not in apart}
+    same = {key: value for key, value in vars(arguments).items() if key not in apart}
+    return {"weights": artifacts.verify(arguments.checkpoint)["content"], **same}
 
 
 def kept(name: str, seed: int, arguments: argparse.Namespace) -> dict:
