@@ -1,6 +1,7 @@
 """The graph as dvc.yaml writes it."""
 
 import re
+from typing import get_args
 
 import pytest
 import yaml
@@ -8,6 +9,7 @@ import yaml
 from pipeline.errors import UserError
 from pipeline.graph import ancestors, descendants, load_graph, select
 from pipeline.recipe.load import Recipe
+from pipeline.recipe.rl import Teacher
 
 TEXT = """
 stages:
@@ -85,3 +87,7 @@ def test_the_repository_s_graph_fits_the_recipe_and_the_deployments():
     expected = {name: f"flows.stage.{name}" for name in graph}
     expected["full-pipeline"] = "flows.full_pipeline.full_pipeline"
     assert {entry["name"]: entry["entrypoint"] for entry in deployments} == expected
+
+
+def test_distillation_reads_every_teacher_that_a_recipe_may_name():
+    assert set(get_args(Teacher)) < set(load_graph()["distill"].inputs)
