@@ -54,33 +54,36 @@ class Starting:
     """Processes that load Prefect side by side; the server's clients go on when they are told."""
 
     api: str  # address of the server's API
-    server: subprocess.Popen | None  # None where one runs already
-    worker: subprocess.Popen | None  # likewise
+    own: bool  # this clone's server, and not one that PREFECT_API_URL names
+    worker: subprocess.Popen | None  # None where one runs already
     deploying: subprocess.Popen | None  # None where this server has what prefect.yaml says
+    digest: str  # of what is deployed
 
     def wait(self) -> None:
         """Until the server answers and the worker asks it. Raises ``UserError`` when one of them ended."""
         deadline = time.monotonic() + SECONDS_TO_START
-        while self.server is not None and not _answers(self.api):
-            if self.server.poll() is not None:
+        while self.own and not _answers(self.api):
+            if _alive(_read("server")) is None:
                 raise UserError(f"the Prefect server ended at once: see {log_of('server')}")
             if time.monotonic() > deadline:
-                raise UserError(f"the Prefect server does not answer at {self.api}: see {log_of('server')}")
+                raise UserError(
+                    f"the Prefect server does not answer at {self.api}: see {log_of('server')}; "
+                    "`make stop` ends it"
+                )
             time.sleep(0.3)
         if self.worker is not None:
             _let_work(self.worker)
 
     def deploy(self) -> None:
         """Let ``prefect.yaml`` be deployed, the full pipeline first; the server must have the pool."""
-        if self.deploying is not None:
-            with contextlib.suppress(OSError):  # it ended: ``deployed`` says why
-                self.deploying.stdin.write("\n")
-                self.deploying.stdin.close()
+        with contextlib.suppress(OSError):  # it ended: ``deployed`` says why
+            self.deploying.stdin.write("\n")
+            self.deploying.stdin.close()
 
-    def deployed(self) -> bool:
-        """Whether something had to be deployed, once all of it is. Raises ``UserError`` where that failed."""
+    def deployed(self) -> None:
+        """Wait until all is deployed. Raises ``UserError`` where that failed."""
         if self.deploying is None:
-            return False
+            return
         try:
             self.deploying.wait(SECONDS_TO_START)
         except subprocess.TimeoutExpired:
@@ -89,8 +92,7 @@ class Starting:
             said = log_of("deploy").read_text().splitlines()
             last = next((line for line in reversed(said) if line.strip()), "")
             raise UserError(f"prefect deploy failed: {last.strip()} (see {log_of('deploy')})")
-        DEPLOYED.write_text(_deployment_digest())
-        return True
+        DEPLOYED.write_text(self.digest)  # not of the files as they are by now
 
 
 def start(port: int | None = None) -> Starting:
@@ -101,12 +103,12 @@ def start(port: int | None = None) -> Starting:
     """
     HOME.mkdir(exist_ok=True)
     LOGS.mkdir(parents=True, exist_ok=True)
-    api, server = os.environ.get("PREFECT_API_URL"), None
-    if not api:
-        api, server = _start_server(port)
+    given = os.environ.get("PREFECT_API_URL")
+    api = given or _start_server(port)
     os.environ.update(environment(api))
     worker = _start_worker() if _needs_worker() else None
-    return Starting(api, server, worker, _start_deploying())
+    digest = _deployment_digest()
+    return Starting(api, not given, worker, _start_deploying(digest), digest)
 
 
 def stop() -> list[str]:
@@ -185,16 +187,19 @@ def _end(process: psutil.Process) -> None:
         process.kill()
 
 
-def _start_server(port: int | None) -> tuple[str, subprocess.Popen | None]:
-    api = address()
-    if api is not None:
+def _start_server(port: int | None) -> str:
+    """The address of this clone's server: the one that runs, which may not answer yet, else a new one's."""
+    state = _read("server")
+    if _alive(state) is not None:
+        api = state["api"]
         if port is not None and not api.endswith(f":{port}/api"):
             raise UserError(f"this clone's Prefect server already runs at {api}: `make stop` ends it")
-        return api, None
+        return api
     port = _free_port(port)
     api = f"http://{HOST}:{port}/api"
     command = ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    return api, _spawn("server", command, api, subprocess.DEVNULL)
+    _spawn("server", command, api, subprocess.DEVNULL)
+    return api
 
 
 def _start_worker() -> subprocess.Popen:
@@ -210,9 +215,9 @@ def _let_work(worker: subprocess.Popen) -> None:
         raise UserError(f"the Prefect worker ended at once: see {log_of('worker')}")
 
 
-def _start_deploying() -> subprocess.Popen | None:
+def _start_deploying(digest: str) -> subprocess.Popen | None:
     """What deploys, once it is told; None when this server has just what it would deploy."""
-    if DEPLOYED.exists() and DEPLOYED.read_text() == _deployment_digest():
+    if DEPLOYED.exists() and DEPLOYED.read_text() == digest:
         return None
     with open(log_of("deploy"), "w") as log:
         return subprocess.Popen(

@@ -46,7 +46,18 @@ SERVER_GONE = (
 
 
 def prepare(view: View, starting: server.Starting) -> None:
-    """What a run needs of the server: work pool, limit, deployments, and no run that died unseen."""
+    """What a run needs of the server: work pool, limit, deployments, and no run that died unseen.
+
+    Raises ``UserError`` when the server does not answer, as one that ``PREFECT_API_URL`` names may not.
+    """
+    try:
+        _prepare(view, starting)
+    except httpx.TransportError as error:
+        mend = f"see {server.log_of('server')}" if starting.own else "start it, or unset PREFECT_API_URL"
+        raise UserError(f"the Prefect server at {starting.api} does not answer ({error}): {mend}") from None
+
+
+def _prepare(view: View, starting: server.Starting) -> None:
     with get_client(sync_client=True) as client:
         template = ProcessWorker.get_default_base_job_template()
         pool = WorkPoolCreate(name=server.POOL, type="process", base_job_template=template)
@@ -57,14 +68,17 @@ def prepare(view: View, starting: server.Starting) -> None:
         ensure_limit(client)
         for name in close_dead_runs(client):
             view.say(f"flow run {name} had died; its finished stages are kept")
-        _deploy(client, starting)
+        _deploy(client, view, starting)
 
 
-def _deploy(client: SyncPrefectClient, starting: server.Starting) -> None:
+def _deploy(client: SyncPrefectClient, view: View, starting: server.Starting) -> None:
     """Wait for the deployment that is about to run; those of single stages are made while it runs."""
+    if starting.deploying is None:
+        return
+    view.say("deploying prefect.yaml")
     since = datetime.now(UTC)
     starting.deploy()
-    while starting.deploying is not None and starting.deploying.poll() is None:
+    while starting.deploying.poll() is None:
         with contextlib.suppress(ObjectNotFound):
             if client.read_deployment_by_name(DEPLOYMENT).updated >= since:
                 psutil.Process(starting.deploying.pid).nice(NICENESS)

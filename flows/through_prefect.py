@@ -26,6 +26,5 @@ def run_through_prefect(
     submit.prepare(view, starting)
     parameters = {"recipe": recipe, "from_stage": start, "only": list(only), "force": force}
     status = submit.run_and_watch(parameters, view)
-    if starting.deployed():
-        view.say("deployed prefect.yaml")
+    starting.deployed()
     return status
