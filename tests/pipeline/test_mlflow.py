@@ -199,8 +199,21 @@ def test_a_socket_that_cannot_be_made_stops_nothing(tmp_path, run_stage):
     assert len((deep / "runs/tiny/sft/metrics.jsonl").read_text().splitlines()) == 25
 
 
-def test_stages_that_start_together_start_one_writer(tmp_path, run_stage):
-    stages = [run_stage("fail") for _ in range(3)]
+def test_stages_that_start_together_start_one_writer(tmp_path, run_stage, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MLFLOW")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    (tmp_path / "runs").mkdir()
+    with mlflow_sink.handing_over(socket_path := mlflow_sink.writer_socket()):
+        stages = [run_stage("fail") for _ in range(3)]
+        number = socket_path.with_suffix(".lock").stat().st_ino
+
+        def wait() -> bool:
+            assert all(stage.poll() is None for stage in stages)
+            locks = Path("/proc/locks").read_text().splitlines()
+            return sum("->" in line and f":{number} " in line for line in locks) == len(stages)
+
+        wait_until(wait, "stages that wait for one another")
     assert [stage.wait(PATIENCE) for stage in stages] == [0, 0, 0]
     ended_runs(tmp_path, 3)
     wait_until(lambda: len(writers(tmp_path)) == 1, "the end of the forks")
