@@ -118,7 +118,8 @@ def _hand_over(folder: Path) -> TextIO:
     reading, writing = os.pipe()
     pipe = os.fdopen(writing, "w")
     try:
-        with open(folder / LOG, "w") as log, handing_over(path), _connected(path, log) as connection:
+        (folder / LOG).write_text("")  # emptied and added to: an earlier writer may have something to say yet
+        with open(folder / LOG, "a") as log, handing_over(path), _connected(path, log) as connection:
             name = str((folder / DESCRIPTION).absolute()).encode()
             socket.send_fds(connection, [name], [reading, log.fileno()])
     except OSError:
