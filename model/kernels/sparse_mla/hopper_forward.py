@@ -4,7 +4,8 @@ Shared memory: the query (64 heads x 576), two tiles of 64 gathered rows, one ti
 with the scores keeps half of the query in registers: shared memory is read less. While the values of tile j
 are added up, the scores of tile j + 1 are computed and tile j + 2 is on its way. A program takes one item (a
 query, 64 of its heads, a split of its keys) after the other, and the first tiles and the query of the next
-are on their way before one ends, the half that goes to registers since that of the item before is there.
+are on their way before one ends: the half of the query that goes to registers as soon as the item before has
+read its own, the rest behind the last product.
 """
 
 from triton.experimental import gluon

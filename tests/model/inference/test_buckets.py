@@ -2,10 +2,12 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from model.inference import buckets
 from model.inference.buckets import MANIFEST, read_buckets, write_buckets
 
 BUCKET = 4096
@@ -60,3 +62,18 @@ def test_another_version_and_a_late_one_are_refused(state, tmp_path):
         read_buckets(tmp_path, 8, checksum)
     with pytest.raises(ValueError, match="come too late: at their deadline 0 of 3 buckets were read"):
         read_buckets(tmp_path, 7, checksum, time.monotonic() - 1)
+
+
+def test_a_deadline_that_passes_between_two_buckets(state, tmp_path, monkeypatch):
+    checksum = write_buckets(state, tmp_path, 7, BUCKET)
+    monkeypatch.setattr(buckets, "AT_ONCE", 1)
+    monkeypatch.setattr(buckets, "time", SimpleNamespace(monotonic=iter([0.0, 0.0, 2.0]).__next__))
+    with pytest.raises(ValueError, match="at their deadline [012] of 3 buckets were read"):
+        read_buckets(tmp_path, 7, checksum, 1.0)
+
+
+def test_a_bucket_that_cannot_be_written_leaves_no_list(state, tmp_path):
+    (tmp_path / "00001.safetensors").mkdir()
+    with pytest.raises(IsADirectoryError, match="00001.safetensors"):
+        write_buckets(state, tmp_path, 7, BUCKET)
+    assert not (tmp_path / MANIFEST).exists()
