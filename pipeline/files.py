@@ -1,5 +1,8 @@
-"""Files that other processes read at any time: whole or not there. YAML, read fast."""
+"""Files that other processes read at any time: whole or not there. A lock among them. YAML, read fast."""
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,14 @@ def write_whole(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait for the lock that the file ``path`` stands for, and hold it; it ends with its holder."""
+    with open(path, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def parse_yaml(text: str) -> Any:

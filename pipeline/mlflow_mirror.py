@@ -6,7 +6,6 @@ parent is made by the first of them and is running as long as one of them is.
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import os
@@ -24,6 +23,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
 from pipeline.artifacts import RECORD
+from pipeline.files import locked
 from pipeline.mlflow_sink import SQLITE, handing_over, tracking_uri
 from pipeline.mlflow_traces import log_traces
 from pipeline.priority import give_way
@@ -198,8 +198,7 @@ def one_at_a_time(description: dict) -> Iterator[None]:
     """Stages that start together must not make the database or the parent run twice."""
     folder = Path(description["runs"])
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".mlflow.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / ".mlflow.lock"):
         yield
 
 

@@ -7,19 +7,18 @@ the reading end of a pipe and its log through a socket, and starts it where none
 process group and goes on for a moment after the last stage has ended.
 """
 
-import contextlib
-import fcntl
 import importlib.util
 import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TextIO
 
 from pipeline import artifacts
+from pipeline.files import locked
 
 PARENT = "GLM5_MLFLOW_PARENT"  # name of the pipeline run that a stage belongs to
 SWITCH = "GLM5_MLFLOW"  # "off" for no MLflow
@@ -104,12 +103,9 @@ def writer_socket() -> Path:
     return artifacts.root() / "runs" / f".mlflow-{key}.sock"
 
 
-@contextlib.contextmanager
-def handing_over(path: Path) -> Iterator[None]:
+def handing_over(path: Path) -> AbstractContextManager[None]:
     """Held by who connects to a writer, starts one or ends as one: a run is never handed to one that ends."""
-    with open(path.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(path.with_suffix(".lock"))
 
 
 def _hand_over(folder: Path) -> TextIO:
