@@ -36,6 +36,7 @@ from model.chat.tokens import END_OF_TEXT
 from model.transformer import Transformer
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
+from pipeline.files import write_whole
 from pipeline.progress import Progress
 from pipeline.recipe.rl import RlSection
 from pipeline.stage import Context, git_commit
@@ -112,17 +113,17 @@ def settings(arguments: argparse.Namespace) -> dict:
 
 def kept(name: str, seed: int, arguments: argparse.Namespace) -> dict:
     """A run's result, read where it is finished. Raises ``UserError`` where that had other settings."""
-    path = arguments.runs / f"{name}-{seed}.json"
+    path, wanted = arguments.runs / f"{name}-{seed}.json", settings(arguments)
     if not path.exists():
         if name == "before":
             found = {"heldout": heldout_rewards(load_model(arguments.checkpoint, CPU), arguments, seed)}
         else:
             found = run(name, seed, arguments)
         arguments.runs.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"settings": settings(arguments), **found}))
+        write_whole(path, json.dumps({"settings": wanted, **found}))
         print(f"{name}, seed {seed}: held out {found['heldout']['value']:.3f}", flush=True)
     found = json.loads(path.read_text())
-    if found.pop("settings") != settings(arguments):
+    if found.pop("settings") != wanted:
         raise UserError(f"{path} is of a run with other settings: name another folder with --runs")
     return found
 

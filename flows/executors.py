@@ -74,8 +74,10 @@ def unchanged(graph: dict[str, Stage], selected: list[str], recipe: str) -> set[
     Asked before a run starts. When DVC cannot tell (another run holds its files), the answer is none. What
     DVC does not watch, the sources of ``collect``, is looked at here.
     """
+    if not uses_dvc(recipe):
+        return set()
     made = [name for name in selected if artifacts.read_record(artifacts.artifact_dir(recipe, name))]
-    if not uses_dvc(recipe) or not made:
+    if not made:
         return set()
     targets = {f"{name}@{recipe}": name for name in made}
     command = [sys.executable, "-m", "dvc", "status", "--json", *targets]
