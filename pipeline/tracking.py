@@ -1,9 +1,11 @@
 """Metrics of a run: ``metrics.jsonl`` always; MLflow beside it when it is installed, and never fatal."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+from pipeline.files import write_whole
 from pipeline.mlflow_sink import MlflowSink
 
 FILE = "metrics.jsonl"
@@ -28,10 +30,7 @@ class Metrics:
 
     def rewind(self, step: int) -> None:
         """Forget lines after ``step``: a resumed run writes them again."""
-        rows = [row for row in read_metrics(self.path.parent) if row["step"] <= step]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        temporary.replace(self.path)
+        keep_steps_before(step + 1, self.path)
 
     def finish(self, record: dict) -> None:
         """Close the run as finished, with its result and its record."""
@@ -40,6 +39,22 @@ class Metrics:
     def close(self, failed: str) -> None:
         """Close the run as failed, with the reason."""
         self._sink.fail(failed)
+
+
+def keep_steps_before(step: int, path: Path) -> None:
+    """Leave the lines of earlier steps in a file of JSON lines; one that was cut off or damaged goes, too."""
+    if path.exists():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n") and _step(line) < step]
+        write_whole(path, "".join(whole))
+
+
+def _step(line: str) -> float:
+    """Infinity for a line that says none."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError):
+        return math.inf
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,11 @@
 """What a step of reinforcement learning leaves for people: figures, times, and some of its trajectories."""
 
 import json
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.files import write_whole
+from pipeline.tracking import keep_steps_before
 from tasks.rl.group import Group
 from tasks.rl.selection import Selection
 from tasks.rl.trajectory import Trajectory, mean_reward
@@ -72,7 +71,7 @@ class TrajectoryLog:
 
     def rewind(self, step: int) -> None:
         """Keep the lines of earlier steps alone."""
-        _rewind(self.path, step)
+        keep_steps_before(step, self.path)
 
 
 class StepTimes:
@@ -95,7 +94,7 @@ class StepTimes:
     def rewind(self, step: int) -> None:
         """Keep the lines of earlier steps alone."""
         self.path.touch()
-        _rewind(self.path, step)
+        keep_steps_before(step, self.path)
 
 
 def _span(trajectory: Trajectory) -> list[float] | None:
@@ -106,22 +105,6 @@ def _span(trajectory: Trajectory) -> list[float] | None:
         return None
     began, ended = min(turn.began for turn in turns), max(turn.ended for turn in turns)
     return [round(began, 3), round(ended, 3), min(oldest), trajectory.tokens]
-
-
-def _rewind(path: Path, step: int) -> None:
-    """Keep the lines of steps before ``step``; one that was cut off or damaged goes, too."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n") and _step(line) < step]
-        write_whole(path, "".join(whole))
-
-
-def _step(line: str) -> float:
-    """Infinity for a line that says none."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, LookupError, TypeError):
-        return math.inf
 
 
 def _plain(advantage: float | Sequence[float] | None) -> float | list[float] | None:
