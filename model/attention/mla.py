@@ -113,15 +113,18 @@ class MLA(nn.Module):
             index_inputs = self.indexer(x_BTD, q_latent, view.turn_BTR)
         return q_BTNH, kv_BSX, index_inputs
 
-    def select(self, view: Visibility, options: AttentionOptions, index_inputs) -> torch.Tensor | None:
+    def select(
+        self, view: Visibility, options: AttentionOptions, index_inputs, row_BS: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
         """The keys each query attends to; None where that is all visible ones, as it is while all of them
-        fit.
+        fit. With ``row_BS`` the indexer's keys are a pool's rows.
         """
         if options.mode not in ("sparse", "random") or view.widest <= options.top_k:
             return None
         if options.mode == "random":
             return random_topk(view, options.top_k, seed=self.layer)
-        return indexer_topk(*index_inputs, view.start_BT, view.stop_BT, options.top_k, order="any")
+        start, stop = view.start_BT, view.stop_BT
+        return indexer_topk(*index_inputs, start, stop, options.top_k, order="any", row_BS=row_BS)
 
     def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility):
         """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse

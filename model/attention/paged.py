@@ -35,17 +35,23 @@ def attend_pages(
     for group in view.groups:
         index_BTK = None
         if index_inputs and group.view.widest > options.top_k:
-            keys_BSJ = group.gather(view.cache.index_keys[layer])
-            query_BTIJ, _, weight_BTI = index_inputs
-            index_BTK = attention.select(
-                group.view, options, (group.batched(query_BTIJ), keys_BSJ, group.batched(weight_BTI))
-            )
+            index_BTK = _select(attention, group, index_inputs, view.cache.index_keys[layer], options)
         elif options.mode == "random":
             index_BTK = attention.select(group.view, options, None)
         pool_PX = view.cache.kv[layer]
         out_BTNV = _attend(attention, group.batched(q_1MNH), pool_PX, group, index_BTK, options)
         pieces.append(out_BTNV.flatten(0, 1))
     return (torch.cat(pieces) if len(pieces) > 1 else pieces[0]).unsqueeze(0)
+
+
+def _select(
+    attention: "MLA", group: Group, index_inputs, pool_PJ: torch.Tensor, options: "AttentionOptions"
+) -> torch.Tensor:
+    """Selected keys (B, T, K). Few queries read the pool's rows where they lie; many share a copy of them."""
+    query_BTIJ, weight_BTI = (group.batched(index_inputs[i]) for i in (0, 2))
+    few = query_BTIJ.shape[1] <= FEW_QUERIES
+    keys, row_BS = (pool_PJ, group.row_BS) if few else (group.gather(pool_PJ), None)
+    return attention.select(group.view, options, (query_BTIJ, keys, weight_BTI), row_BS)
 
 
 def _attend(

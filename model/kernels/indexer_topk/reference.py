@@ -46,6 +46,7 @@ def indexer_topk(
     top_k: int,
     *,
     order: str = "score",
+    row_BS: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The ``top_k`` visible keys of highest score for every query. No gradient.
 
@@ -54,6 +55,8 @@ def indexer_topk(
         start_BT, stop_BT: int32; query t sees the keys ``start <= s < stop`` (``0 <= start <= stop <= S``).
         top_k: K, at least 1; may exceed S.
         order: "score", or "index" for ascending key index, or "any" for what is quickest here.
+        row_BS: integers; with them the keys are a pool (rows, J), as a paged cache keeps them, and key s of
+            batch entry b is its row ``row_BS[b, s]``.
 
     Returns:
         index_BTK int32: key indices, by ``order`` "score" in descending order of score, equal scores in
@@ -62,6 +65,8 @@ def indexer_topk(
     """
     if order not in ("score", "index", "any"):
         raise ValueError(f"order {order!r} must be 'score', 'index' or 'any'")
+    if row_BS is not None:
+        k_BSJ = k_BSJ[row_BS]
     tiles = []
     for t in range(0, start_BT.shape[1], QUERY_TILE):
         rows = slice(t, t + QUERY_TILE)

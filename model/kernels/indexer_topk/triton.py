@@ -42,14 +42,14 @@ def indexer_topk(
     *,
     k_scale_BS: torch.Tensor | None = None,
     order: str = "score",
+    row_BS: torch.Tensor | None = None,
     block_keys: int = 64,
 ) -> torch.Tensor:
     """As ``reference.indexer_topk``; scores are summed in float32 from exact products of the inputs.
 
     Args:
-        k_scale_BS: float32 scale of each key, for float8 keys (``quantize_fp8``). The scales of float8
-        queries
-            belong into ``weight_BTI``.
+        k_scale_BS: float32 scale of each key, for float8 keys (``quantize_fp8``); of each row of the pool,
+            where keys are one. The scales of float8 queries belong into ``weight_BTI``.
         order: as in the reference; "any" is "index", which needs no sort.
         block_keys: keys of a tile, 64 or 128; the result does not depend on it.
 
@@ -57,7 +57,7 @@ def indexer_topk(
         ValueError: head counts that are not a power of two of at least 2, or top_k above 8192.
     """
     B, T, I, J = q_BTIJ.shape
-    S = k_BSJ.shape[1]
+    S = k_BSJ.shape[1] if row_BS is None else row_BS.shape[1]
     if I < 2 or I & (I - 1) or J & (J - 1) or J < 16:
         raise ValueError(f"the indexer kernel needs powers of two for heads and dim, got {I} heads of {J}")
     if top_k > 8192 or order not in ("score", "index", "any"):
@@ -68,6 +68,7 @@ def indexer_topk(
     groups = max(BS, min(triton.next_power_of_2(max(S, 1)), 2 * K2))
     q, k, weight = q_BTIJ.contiguous(), k_BSJ.contiguous(), weight_BTI.float().contiguous()
     start, stop = start_BT.int().contiguous(), stop_BT.int().contiguous()
+    place = start if row_BS is None else row_BS.contiguous()
     index_BTK = torch.empty(B, T, top_k, dtype=torch.int32, device=q.device)
     residues = max(1, min(groups // BS, TILES * groups // max(S, 1)))
     rows = max(1, min(CHUNK, WORKSPACE // (4 * max(S, 1))))
@@ -88,10 +89,11 @@ def indexer_topk(
             group_max.fill_(float("-inf"))
             grid = (triton.cdiv(Tc, BQ) * triton.cdiv(groups // BS, residues), Bc)
             _score_kernel[grid](
-                q, k, k_scale_BS if k_scale_BS is not None else weight, weight, start, stop, score, group_max,
-                b, t, Tc, T, S,
-                I=I, J=J, GROUPS=groups, BS=BS, BQ=BQ, RESIDUES=residues, SCALED=k_scale_BS is not None,
-                UPCAST=_INTERPRET, num_warps=max(1, min(8, BS // 16)), num_stages=4,
+                q, k, place, k_scale_BS if k_scale_BS is not None else weight, weight, start, stop, score,
+                group_max, b, t, Tc, T, S,
+                I=I, J=J, GROUPS=groups, BS=BS, BQ=BQ, RESIDUES=residues, PAGED=row_BS is not None,
+                SCALED=k_scale_BS is not None, UPCAST=_INTERPRET,
+                num_warps=max(1, min(8, BS // 16)), num_stages=4,
             )  # fmt: skip
             rows_grid, chunk = (Tc, Bc), (b, t, Tc, T)
             _bound_kernel[rows_grid](
@@ -114,9 +116,9 @@ def indexer_topk(
 
 @triton.jit
 def _score_kernel(
-    q, k, k_scale, weight, start, stop, score, group_max, b0, t0, Tc, T, S,
+    q, k, place_of, k_scale, weight, start, stop, score, group_max, b0, t0, Tc, T, S,
     I: tl.constexpr, J: tl.constexpr, GROUPS: tl.constexpr, BS: tl.constexpr, BQ: tl.constexpr,
-    RESIDUES: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr,
+    RESIDUES: tl.constexpr, PAGED: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Scores of BQ queries for the keys ``residue * BS + [0, BS) + j * GROUPS`` of some residues, and their
     maxima over j.
@@ -168,6 +170,8 @@ def _score_kernel(
             j = step
         s = (j0 + j) * GROUPS + offset + tl.arange(0, BS)
         k_row = (b * S + s).to(tl.int64)
+        if PAGED:
+            k_row = tl.load(place_of + k_row, mask=s < S, other=0).to(tl.int64)
         k_tile = tl.load(k + k_row[:, None] * J + dims[None, :], mask=s[:, None] < S, other=0.0)
         if UPCAST:
             k_tile = k_tile.to(tl.float32)
@@ -176,7 +180,8 @@ def _score_kernel(
         part = tl.permute(tl.reshape(part, [BS, BQ // 4, I // 2, 4, 2]), (0, 1, 3, 2, 4))
         total = tl.sum(tl.reshape(part, [BS, BQ, I]), axis=2)
         if SCALED:
-            total *= tl.load(k_scale + b * S + s, mask=s < S, other=0.0)[:, None]
+            scale_row = k_row if PAGED else b * S + s
+            total *= tl.load(k_scale + scale_row, mask=s < S, other=0.0)[:, None]
         total = tl.where(total == 0.0, 0.0, total)  # -0.0 ties with 0.0
         seen = (s[:, None] >= first[None, :]) & (s[:, None] < last[None, :])
         best = tl.maximum(best, tl.where(seen, total, float("-inf")))

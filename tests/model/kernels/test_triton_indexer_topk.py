@@ -112,6 +112,37 @@ def test_float8_with_key_scales(device, draw):
     assert torch.allclose(chosen, best, atol=2e-3 * float(best.abs().max()))
 
 
+@pytest.mark.parametrize("order", ["score", "index"])
+def test_keys_in_a_pool(order, device, dtype):
+    """Decoding: a sequence's keys lie in rows anywhere in the pool, and row 0 stands behind its end."""
+    B, S, I, J, K = 3, 150, 4, 16, 24
+    q, k, weight, _, stop = whole_numbers(device, dtype, 8, B, 1, S, I, J, 2)
+    row_BS = (torch.randperm(B * S, generator=torch.Generator().manual_seed(1)) + 1).view(B, S).to(device)
+    pool = torch.full((B * S + 1, J), 3.0, device=device, dtype=dtype)
+    pool[row_BS] = k
+    row_BS = row_BS.masked_fill(torch.arange(S, device=device) >= stop, 0)
+    start = stop * 0
+    expected = kernel.indexer_topk(q, k, weight, start, stop, K, order=order)
+    for operation in (kernel, reference):
+        keys = pool if operation is kernel else pool.float()
+        queries = q if operation is kernel else q.float()
+        got = operation.indexer_topk(queries, keys, weight, start, stop, K, order=order, row_BS=row_BS)
+        assert torch.equal(got, expected)
+
+
+def test_float8_keys_in_a_pool(device, draw):
+    S = 90
+    q, k, weight = draw(1, 2, 4, 32), draw(1, S, 32), draw(1, 2, 4)
+    start, stop = torch.zeros(1, 2, device=device).int(), torch.full((1, 2), S, device=device).int()
+    (q8, q_scale), (k8, k_scale) = kernel.quantize_fp8(q), kernel.quantize_fp8(k)
+    row_BS = (torch.randperm(S, generator=torch.Generator().manual_seed(2)) * 2).unsqueeze(0).to(device)
+    pool, scale = torch.zeros(2 * S, 32, device=device).to(kernel.FP8), torch.zeros(2 * S, device=device)
+    pool[row_BS[0]], scale[row_BS[0]] = k8[0], k_scale[0]
+    expected = kernel.indexer_topk(q8, k8, weight * q_scale, start, stop, 16, k_scale_BS=k_scale)
+    got = kernel.indexer_topk(q8, pool, weight * q_scale, start, stop, 16, k_scale_BS=scale, row_BS=row_BS)
+    assert torch.equal(got, expected)
+
+
 def test_bad_shapes_are_refused(device):
     edge = torch.ones(1, 1, dtype=torch.int32, device=device)
     with pytest.raises(ValueError, match="powers of two"):
