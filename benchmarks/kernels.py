@@ -1,7 +1,11 @@
 """Times the Triton kernels at GLM-5's layer shapes, with torch's own operations beside them in the same call.
 
-    python -m benchmarks.kernels --out benchmarks/results/kernels.json
+    python -m benchmarks.kernels --peers FOLDER --out benchmarks/results/kernels.json
     python -m benchmarks.kernels --only sparse_mla,experts
+
+With ``--peers`` FlashMLA, DeepGEMM and TileLang stand beside ours too, on the same inputs:
+``kernel_peers.py`` says what FOLDER holds. A peer's row has its difference from ours, or why it has no times;
+where one failed or differs too much the exit code is 1, and 0 where one is missing.
 
 Every row holds the median and the tenth and ninetieth percentile of many runs in milliseconds, the rate, and
 the two floors under it: the arithmetic at this card's measured matrix rate, and the bytes (each input read
@@ -18,15 +22,29 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.compiled import compiled
+from benchmarks.kernel_peers import (
+    Peers,
+    Scoring,
+    causal_selection,
+    decode_row,
+    expert_row,
+    indexer_rows,
+    prefill_rows,
+    training_rows,
+)
+from benchmarks.layer import layer
+
 Row = dict[str, object]
 BF16, DEVICE = torch.bfloat16, "cuda"
 LONG_MS = 300
 
 
 class Bench:
-    """Timer with this card's ceilings."""
+    """Timer with this card's ceilings, and the peers where there is a folder of them."""
 
-    def __init__(self):
+    def __init__(self, peers: Peers | None = None):
+        self.peers = peers
         a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=BF16) for _ in range(2))
         self.bf16 = 2 * 8192**3 / self.quantiles(lambda: a @ b)[0] / 1e9
         self.fp8 = 2 * self.bf16  # the matrix unit's ratio; torch's own float8 product is not timed
@@ -35,11 +53,13 @@ class Bench:
         self.bandwidth = 2 * source.numel() / self.quantiles(lambda: target.copy_(source))[0] / 1e9
 
     @staticmethod
-    def quantiles(run: Callable, milliseconds: int = 200, graph: bool = False) -> list[float]:
+    def quantiles(
+        run: Callable, milliseconds: int = 200, graph: bool = False, brief: bool = False
+    ) -> list[float]:
         """[median, 10 %, 90 %] in ms, after a warm-up. The cache is cleared between runs; with ``graph``
         replays of a captured graph are timed instead, in which launches cost nothing and the cache stays
         warm. Where one run takes more than ``LONG_MS`` there are three (above 2 s two), and their least and
-        most are given.
+        most are given; with ``brief`` two, of which the first is the warm-up unless the caller ran it before.
         """
         from triton.testing import do_bench, do_bench_cudagraph
 
@@ -47,6 +67,8 @@ class Bench:
         if graph:
             return do_bench_cudagraph(run, rep=20, quantiles=[0.5, 0.1, 0.9])
         second = timed(run)
+        if brief and min(first, second) > LONG_MS:
+            return [(first + second) / 2, min(first, second), max(first, second)]
         if min(first, second) > LONG_MS:
             times = sorted([second, timed(run)] if second > 2000 else [second, timed(run), timed(run)])
             return [statistics.median(times), times[0], times[-1]]
@@ -61,13 +83,14 @@ class Bench:
         gigabytes: float,
         rate: str = "bf16",
         graph: bool = False,
+        brief: bool = False,
         **notes,
     ) -> Row:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()
         workspace = (torch.cuda.max_memory_allocated() - before) / 2**20
-        median, low, high = self.quantiles(run, graph=graph)
+        median, low, high = self.quantiles(run, graph=graph, brief=brief)
         floor = max(tflop / getattr(self, rate) * 1e3, gigabytes / self.bandwidth)
         return {
             "work": name,
@@ -128,6 +151,16 @@ def indexer(bench: Bench) -> Iterator[Row]:
 
         if causal:  # at the longer shape one run takes half a minute
             yield bench.row(f"torch einsum + topk in tiles, {size}, bf16", unfused, tflop, 0.0)
+        if bench.peers:
+            scaled = weight * q_scale
+            problem = Scoring(*(x[0] for x in (q8, k8, k_scale, scaled, start, stop)))
+            yield from indexer_rows(
+                bench, problem,
+                lambda q=q8, k=k8, w=scaled, a=start, b=stop, s=k_scale: indexer_topk(
+                    q, k, w, a, b, 2048, k_scale_BS=s, order="index"
+                )[0],
+                size, tflop, bytes_fp8,
+            )  # fmt: skip
 
 
 def sparse_mla(bench: Bench) -> Iterator[Row]:
@@ -151,6 +184,12 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
             lambda q=q, kv=kv, index=index: attend(q, kv, index, 0.0625, 512),
             4096 * 64 * 2048 * 2 * 1088 / 1e12, size, gathered_gb=round(4096 * 2048 * 1152 / 1e9, 2),
         )  # fmt: skip
+        if bench.peers:
+            yield from prefill_rows(
+                bench, q, kv, index, 0.0625,
+                lambda q=q, kv=kv, index=index: attend(q, kv, index, 0.0625, 512)[0],
+                f"4096 queries x 2048 of {S}", 4096 * 64 * 2048 * 2 * 1088 / 1e12, size,
+            )  # fmt: skip
     for batch in (128, 16):
         q, kv, index = problem(batch, 131_072)
         yield bench.row(
@@ -158,6 +197,12 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
             lambda q=q, kv=kv, index=index: attend(q, kv, index, 0.0625, 512),
             batch * 64 * 2048 * 2 * 1088 / 1e12, batch * 2048 * 1152 / 1e9, graph=True,
         )  # fmt: skip
+        if bench.peers:
+            yield decode_row(
+                bench, q, kv, index, 0.0625,
+                lambda kv, q=q, index=index: attend(q, kv, index, 0.0625, 512)[0],
+                f"batch {batch} x 2048 of 131072", batch * 64 * 2048 * 2 * 1088 / 1e12,
+            )  # fmt: skip
     q, kv, index = problem(8192, 8192)
     out, lse = attend(q, kv, index, 0.0625, 512)
     grad = torch.randn_like(out)
@@ -167,6 +212,34 @@ def sparse_mla(bench: Bench) -> Iterator[Row]:
             lambda d=deterministic: gradients(q, kv, index, out, lse, grad, 0.0625, 512, d),
             8192 * 64 * 2048 * 2 * 2752 / 1e12, (q.numel() * 4 + kv.numel() * 2) * 2 / 1e9,
         )  # fmt: skip
+    if bench.peers:
+        yield from causal_training(bench, q, kv, grad)
+
+
+def causal_training(bench: Bench, q, kv, grad) -> Iterator[Row]:
+    """Forward and backward where each query selects among the keys up to its own, as TileLang's kernels want
+    it; ours on the same.
+    """
+    from model.kernels.sparse_mla.backward import gradients
+    from model.kernels.sparse_mla.triton import attend
+
+    index, theirs = causal_selection(q.shape[1], 2048, DEVICE)
+    selected = int((index >= 0).sum())
+    work = {
+        "forward": (selected * 64 * 2 * 1088 / 1e12, (q.numel() * 2 + kv.numel()) * 2 / 1e9),
+        "backward": (selected * 64 * 2 * 2752 / 1e12, (q.numel() * 4 + kv.numel() * 2) * 2 / 1e9),
+    }
+    out, lse = attend(q, kv, index, 0.0625, 512)
+    size = f"{q.shape[1]} causal queries x 2048"
+
+    def backward():
+        return gradients(q, kv, index, out, lse, grad, 0.0625, 512, False)
+
+    yield bench.row(
+        f"sparse MLA forward, {size}", lambda: attend(q, kv, index, 0.0625, 512), *work["forward"]
+    )
+    yield bench.row(f"sparse MLA backward, {size}, atomics", backward, *work["backward"])
+    yield from training_rows(bench, q, kv, theirs, grad, 0.0625, lambda: (out, *backward()), size, work)
 
 
 def masked_attention(bench: Bench) -> Iterator[Row]:
@@ -311,10 +384,14 @@ def experts(bench: Bench) -> Iterator[Row]:
     rows, active = randn(M * K, D), randn(M * K, F)
 
     def products():
-        torch._grouped_mm(rows, gate_up.transpose(1, 2), offs=offset)
-        torch._grouped_mm(active, down.transpose(1, 2), offs=offset)
+        first = torch._grouped_mm(rows, gate_up.transpose(1, 2), offs=offset)
+        second = torch._grouped_mm(active, down.transpose(1, 2), offs=offset)
+        return first, second
 
     yield bench.row("torch._grouped_mm, the two products alone", products, tflop, size)
+    if bench.peers:
+        count = torch.bincount(index.flatten(), minlength=E)
+        yield expert_row(bench, rows, active, gate_up, down, count, products, tflop, size)
     leaves = [v.requires_grad_() for v in (x, weight, gate_up, down)]
     grad = randn(M, D)
 
@@ -385,42 +462,71 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 SUITES = {f.__name__: f for f in (
-    indexer, sparse_mla, masked_attention, indexer_loss, sparse_loss, attention, experts, cross_entropy,
-    newton_schulz,
+    indexer, sparse_mla, masked_attention, indexer_loss, sparse_loss, attention, layer, experts,
+    cross_entropy, newton_schulz, compiled,
 )}  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(SUITES), help="suites, with commas")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="others' kernels, see kernel_peers.py")
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("benchmarks.kernels needs a CUDA device, and torch sees none", file=sys.stderr)
+    refusal = refuse(options)
+    if refusal:
+        print(refusal, file=sys.stderr)
         return 2
-    unknown = set(options.only.split(",")) - set(SUITES)
-    if unknown:
-        print(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}", file=sys.stderr)
-        return 2
-    bench = Bench()
+    bench = Bench(Peers(options.peers) if options.peers else None)
     results = {"environment": environment(bench), "rows": []}
     for name in options.only.split(","):
         for row in SUITES[name](bench):
             results["rows"].append({"suite": name, **row})
-            print(
-                f"{row['work']:75s} {row['ms']:9.3f} ms {row['tflops']:7.0f} TFLOP/s"
-                f" {row['over_floor']:5.2f} x floor"
-            )
+            print(line(row), flush=True)
             if options.out:
                 options.out.write_text(json.dumps(results, indent=1) + "\n")
+            if "failed" in row and not card_answers():
+                print("the card answers no more since that row: stopped", file=sys.stderr)
+                return 1
         torch.cuda.empty_cache()
-    return 0
+    return int(any("failed" in row for row in results["rows"]))
+
+
+def refuse(options: argparse.Namespace) -> str | None:
+    """Why these options cannot be run, in a sentence."""
+    unknown = set(options.only.split(",")) - set(SUITES)
+    if unknown:
+        return f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}"
+    if options.peers and not options.peers.is_dir():
+        return f"--peers: there is no folder {options.peers}"
+    if not torch.cuda.is_available():
+        return "benchmarks.kernels needs a CUDA device, and torch sees none"
+    return None
+
+
+def line(row: Row) -> str:
+    why = [f"{word}: {row[word]}" for word in ("missing", "failed") if word in row]
+    if why:
+        return f"{row['work']:75s} {why[0]}"
+    return (
+        f"{row['work']:75s} {row['ms']:9.3f} ms {row['tflops']:7.0f} TFLOP/s {row['over_floor']:5.2f} x floor"
+    )
+
+
+def card_answers() -> bool:
+    """Whether the card still computes: an illegal access ends its context for this process."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def environment(bench: Bench) -> dict[str, object]:
     import triton
 
     return {
+        **({"peers": bench.peers.versions()} if bench.peers else {}),
         "card": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
