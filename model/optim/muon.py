@@ -13,11 +13,12 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from model.kernels.registry import newton_schulz
+from model.kernels.newton_schulz.reference import working_dtype
+from model.kernels.registry import decayed_update, nesterov_direction, newton_schulz
 
 UPDATE_RMS = 0.2
 # Elements orthogonalised in one batch, at most: bounds the optimizer's working memory.
-BATCH_ELEMENTS = 1 << 27
+BATCH_ELEMENTS = 1 << 28
 
 
 class Muon(torch.optim.Optimizer):
@@ -49,45 +50,49 @@ class Muon(torch.optim.Optimizer):
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
-            # Shape of the blocks, rows <= cols: (weight blocks, direction blocks).
-            targets = defaultdict(list)
+            # Shape of the blocks, rows <= cols: (parameter, its number of blocks).
+            piles = defaultdict(list)
             for parameter, blocks in zip(group["params"], group["blocks"], strict=True):
-                if parameter.grad is None:
-                    continue
-                direction = as_blocks(self._direction(parameter, group["momentum"]), blocks)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                weight = as_blocks(parameter, blocks)
-                if weight.shape[-2] > weight.shape[-1]:
-                    weight, direction = weight.mT, direction.mT
-                targets[tuple(weight.shape[-2:])].append((weight, direction))
-            for shape, pile in targets.items():
-                step = -group["lr"] * UPDATE_RMS * max(shape) ** 0.5
+                if parameter.grad is not None:
+                    piles[tuple(sorted(as_blocks(parameter, blocks).shape[-2:]))].append((parameter, blocks))
+            # The largest first: while the device works on them, the host starts what follows.
+            for shape, pile in sorted(piles.items(), reverse=True):
                 for batch in _batches(pile):
-                    self._update(batch, step)
+                    self._update(batch, shape, group)
 
-    def _direction(self, parameter: torch.nn.Parameter, momentum: float) -> torch.Tensor:
-        """Nesterov: the gradient plus the momentum that already holds it."""
+    def _update(self, batch: list[tuple[torch.nn.Parameter, int]], shape: tuple, group: dict) -> None:
+        counts = [parameter.numel() // (shape[0] * shape[1]) for parameter, _ in batch]
+        first = batch[0][0]
+        direction_LAB = torch.empty(sum(counts), *shape, dtype=working_dtype(first), device=first.device)
+        norms = [
+            nesterov_direction(
+                as_blocks(self._momentum(parameter), blocks),
+                as_blocks(parameter.grad.contiguous(), blocks),
+                group["momentum"],
+                place,
+            )
+            for (parameter, blocks), place in zip(batch, direction_LAB.split(counts), strict=True)
+        ]
+        orthogonal_LAB = self._orthogonalise(direction_LAB, torch.cat(norms))
+        step = -group["lr"] * UPDATE_RMS * max(shape) ** 0.5
+        for (parameter, blocks), piece in zip(batch, orthogonal_LAB.split(counts), strict=True):
+            decayed_update(as_blocks(parameter, blocks), piece, 1 - group["lr"] * group["weight_decay"], step)
+
+    def _momentum(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         state = self.state[parameter]
         if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        state["momentum"].mul_(momentum).add_(parameter.grad)
-        return parameter.grad.add(state["momentum"], alpha=momentum)
+            state["momentum"] = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        return state["momentum"]
 
-    def _update(self, batch: list[tuple[torch.Tensor, torch.Tensor]], step: float) -> None:
-        direction_LAB = torch.cat([direction for _, direction in batch])
-        orthogonal_LAB = self._orthogonalise(direction_LAB)
-        pieces = orthogonal_LAB.split([len(weight) for weight, _ in batch])
-        for (weight, _), piece in zip(batch, pieces, strict=True):
-            weight.add_(piece, alpha=step)
-
-    def _orthogonalise(self, x_LAB: torch.Tensor) -> torch.Tensor:
+    def _orthogonalise(self, x_LAB: torch.Tensor, norm_L: torch.Tensor) -> torch.Tensor:
         if self._shard is None:
-            return newton_schulz(x_LAB)
+            return newton_schulz(x_LAB, norm_L)
         ranks, rank = dist.get_world_size(self._shard), dist.get_rank(self._shard)
         share = -(-len(x_LAB) // ranks)
         mine = x_LAB.new_zeros(share, *x_LAB.shape[1:])
-        own = x_LAB[rank * share : (rank + 1) * share]
-        mine[: len(own)] = newton_schulz(own) if len(own) else own
+        own = slice(rank * share, (rank + 1) * share)
+        if len(x_LAB[own]):
+            mine[: len(x_LAB[own])] = newton_schulz(x_LAB[own], norm_L[own])
         everyone = x_LAB.new_empty(ranks * share, *x_LAB.shape[1:])
         dist.all_gather_single(everyone, mine, group=self._shard)
         return everyone[: len(x_LAB)]
@@ -98,13 +103,13 @@ def as_blocks(x: torch.Tensor, blocks: int) -> torch.Tensor:
     return x.view(-1, x.shape[-2] // blocks, x.shape[-1])
 
 
-def _batches(pile: list) -> Iterable[list]:
+def _batches(pile: list[tuple[torch.nn.Parameter, int]]) -> Iterable[list]:
     batch, size = [], 0
-    for weight, direction in pile:
-        if batch and size + weight.numel() > BATCH_ELEMENTS:
+    for parameter, blocks in pile:
+        if batch and size + parameter.numel() > BATCH_ELEMENTS:
             yield batch
             batch, size = [], 0
-        batch.append((weight, direction))
-        size += weight.numel()
+        batch.append((parameter, blocks))
+        size += parameter.numel()
     if batch:
         yield batch

@@ -66,6 +66,16 @@ def test_step_equals_the_rule_on_every_block(shape, blocks):
     torch.testing.assert_close(weight.detach().double(), expected, atol=1e-4, rtol=1e-3)
 
 
+def test_no_gradient_no_step_and_zero_gradients_only_decay():
+    weights = [torch.nn.Parameter(torch.randn(6, 4)) for _ in range(2)]
+    start = [weight.detach().clone() for weight in weights]
+    weights[0].grad = torch.zeros(6, 4)
+    optimizer = Muon([(weight, 1) for weight in weights], lr=0.5, momentum=0.95, weight_decay=0.1)
+    optimizer.step()
+    torch.testing.assert_close(weights[0].detach(), start[0] * 0.95)
+    assert torch.equal(weights[1], start[1]) and weights[1] not in optimizer.state
+
+
 def test_update_has_the_rms_of_adam_whatever_the_cut():
     gradient = torch.randn(256, 64)
     for blocks in (1, 4, 16):

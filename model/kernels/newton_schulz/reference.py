@@ -12,11 +12,12 @@ STEPS = 5
 
 
 @torch.no_grad()
-def newton_schulz(x_LAB: torch.Tensor) -> torch.Tensor:
+def newton_schulz(x_LAB: torch.Tensor, norm_L: torch.Tensor | None = None) -> torch.Tensor:
     """Nearly the orthogonal polar factor ``U V^T`` of every matrix, by five steps from ``X / ||X||_F``.
 
     Args:
         x_LAB: float; a zero matrix gives zeros.
+        norm_L: the Frobenius norms, float32 (float64 for float64 inputs), where they are known.
 
     Returns:
         o_LAB in the input's dtype. Arithmetic is bfloat16 on a GPU (as in the paper's lineage); on a CPU it
@@ -26,15 +27,17 @@ def newton_schulz(x_LAB: torch.Tensor) -> torch.Tensor:
     a, b, c = COEFFICIENTS
     wide = x_LAB.shape[-2] <= x_LAB.shape[-1]
     x = x_LAB if wide else x_LAB.transpose(-2, -1)
-    norm = torch.linalg.matrix_norm(x.to(torch.promote_types(x.dtype, torch.float32)), keepdim=True)
-    x = (x / norm.clamp(min=1e-20)).to(_working_dtype(x_LAB))
+    if norm_L is None:
+        norm_L = torch.linalg.matrix_norm(x.to(torch.promote_types(x.dtype, torch.float32)))
+    x = (x / norm_L.clamp(min=1e-20)[:, None, None]).to(working_dtype(x_LAB))
     for _ in range(STEPS):
         gram = x @ x.transpose(-2, -1)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x if wide else x.transpose(-2, -1)).to(x_LAB.dtype)
 
 
-def _working_dtype(x: torch.Tensor) -> torch.dtype:
+def working_dtype(x: torch.Tensor) -> torch.dtype:
+    """Of the products for matrices like this one."""
     if x.is_cuda:
         return torch.bfloat16
     return torch.promote_types(x.dtype, torch.float32)
