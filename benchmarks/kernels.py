@@ -422,29 +422,47 @@ def cross_entropy(bench: Bench) -> Iterator[Row]:
 
 
 def newton_schulz(bench: Bench) -> Iterator[Row]:
+    """Newton-Schulz alone, and whole steps of Muon beside torch's on the same parameters."""
     from model.kernels.newton_schulz.reference import newton_schulz as reference
     from model.kernels.newton_schulz.triton import newton_schulz as ours
 
     for L, A, B in ((24, 2048, 2048), (12, 2048, 8192), (64, 448, 512), (64, 256, 2048)):
         x = torch.randn(L, A, B, device=DEVICE)
-        tflop = L * 5 * (2 * A * A * B * 1.5 + A**3) / 1e12  # symmetric products counted once
-        size = (2 * x.numel() * 4) / 1e9
+        tflop, size = newton_schulz_tflop(L, A, B), (2 * x.numel() * 4) / 1e9
         yield bench.row(f"Newton-Schulz {L} x {A} x {B}", lambda x=x: ours(x), tflop, size)
         yield bench.row("the same, torch batched products", lambda x=x: reference(x), tflop, size)
-    shapes = [(2048, 2048)] * 24 + [(2048, 8192)] * 12
-    parameters = [torch.nn.Parameter(torch.randn(*s, device=DEVICE)) for s in shapes]
+    yield from muon_steps(
+        bench, "24 x 2048^2 + 12 x 2048 x 8192", [(2048, 2048)] * 24 + [(2048, 8192)] * 12, 1
+    )
+    yield from muon_steps(bench, "one of 64 heads x 448 x 512", [(64 * 448, 512)], 64)
+
+
+def muon_steps(bench: Bench, name: str, shapes: list[tuple[int, int]], heads: int) -> Iterator[Row]:
+    """Ours orthogonalises every head; torch's gets the heads as parameters of their own."""
+    from model.optim.muon import Muon
+
+    parameters = [torch.nn.Parameter(torch.randn(*shape, device=DEVICE)) for shape in shapes]
     for p in parameters:
         p.grad = torch.randn_like(p)
-    peer = torch.optim.Muon(parameters, lr=1e-3)
-    tflop = sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes) / 1e12
-    yield bench.row("torch.optim.Muon step, 24 x 2048^2 + 12 x 2048 x 8192", peer.step, tflop, 0.0)
-    square, wide = torch.randn(24, 2048, 2048, device=DEVICE), torch.randn(12, 2048, 8192, device=DEVICE)
+    pieces = parameters
+    if heads > 1:
+        pieces = [torch.nn.Parameter(w.clone()) for p in parameters for w in p.detach().chunk(heads)]
+        for p in pieces:
+            p.grad = torch.randn_like(p)
+    ours = Muon([(p, heads) for p in parameters], lr=1e-3, momentum=0.95, weight_decay=0.1)
+    peer = torch.optim.Muon(pieces, lr=1e-3, momentum=0.95, weight_decay=0.1)
+    tflop = sum(newton_schulz_tflop(1, *sorted(p.shape)) for p in pieces)
+    # Gradient, momentum and weight read, momentum and weight written, the direction in bfloat16 both.
+    size = sum(p.numel() for p in pieces) * 24 / 1e9
+    yield bench.row(f"our Muon step, {name}", ours.step, tflop, size)
+    yield bench.row(f"torch.optim.Muon step, {name}", peer.step, tflop, size)
 
-    def both():
-        ours(square)
-        ours(wide)
 
-    yield bench.row("our Newton-Schulz on the same set (products only)", both, tflop * 0.7, 0.0)
+def newton_schulz_tflop(L: int, A: int, B: int) -> float:
+    """The fewer operations of two ways, symmetric products counted by half: five steps one by one; three and
+    two steps on A x A matrices, with X X^T before and a product with X after each.
+    """
+    return L * min(5 * (3 * A * A * B + A**3), 6 * A * A * B + 14 * A**3) / 1e12
 
 
 def timed(run: Callable) -> float:
