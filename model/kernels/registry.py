@@ -3,6 +3,8 @@
 CUDA tensors take ``<folder>/triton.py`` where Triton is installed and the file has the operation, all others
 take ``<folder>/reference.py``. Both have the same signature; the reference's docstring is the contract.
 Under autocast the operands of matrix products (positions ``narrow``) are cast as autocast casts torch's own.
+``torch.compile`` does not look into an operation: it breaks the graph there and calls it as it is, since it
+could not trace Gluon's kernels.
 """
 
 from collections.abc import Callable
@@ -34,8 +36,14 @@ def _operation(folder: str, name: str, narrow: tuple[int, ...] = ()) -> Callable
         with torch.autocast(device, enabled=False):
             return operation(*arguments, **options)
 
-    run.__name__ = run.__qualname__ = name
-    return run
+    # Calling this imports the compiler, which takes seconds, as ``torch.compiler.disable`` does right here.
+    untraced = torch._disable_dynamo(run)
+
+    def call(*arguments, **options):
+        return (untraced if torch.compiler.is_compiling() else run)(*arguments, **options)
+
+    run.__name__ = run.__qualname__ = call.__name__ = call.__qualname__ = name
+    return call
 
 
 indexer_topk = _operation("indexer_topk", "indexer_topk", (0, 1))
