@@ -526,8 +526,10 @@ def line(row: Row) -> str:
     why = [f"{word}: {row[word]}" for word in ("missing", "failed") if word in row]
     if why:
         return f"{row['work']:75s} {why[0]}"
+    off = f"  differs by {row['difference_from_ours']:.1e}" if "difference_from_ours" in row else ""
     return (
         f"{row['work']:75s} {row['ms']:9.3f} ms {row['tflops']:7.0f} TFLOP/s {row['over_floor']:5.2f} x floor"
+        + off
     )
 
 
