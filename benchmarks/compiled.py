@@ -26,6 +26,7 @@ def compiled(bench) -> Iterator[Row]:
         step = training_step(model, tokens, attention, indexer)
         eager = step()
         yield bench.row(f"{name}, eager", step, tflop, 0.0)
+        torch.compiler.reset()
         try:
             step = training_step(model, tokens, attention, indexer, torch.compile)
             found, notes = first_call(step)
@@ -71,6 +72,7 @@ def first_call(step: Callable[[], dict]) -> tuple[dict[str, torch.Tensor], dict[
     breaks = counters["graph_break"]
     return found, {
         "graphs": counters["stats"]["unique_graphs"],
+        "frames": dict(counters["frames"]),  # of "total" functions that it met, "ok" ones are compiled
         "graph_breaks": sum(breaks.values()),
         "breaks_by_kind": {kind.strip().splitlines()[0]: n for kind, n in breaks.items()},
         "first_call_s": round(time.perf_counter() - start, 1),

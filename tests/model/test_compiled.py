@@ -5,6 +5,7 @@ import torch
 
 from benchmarks.compiled import difference, first_call, training_step
 from model.config import preset
+from model.transformer import Transformer
 
 TINY = dict(vocab_size=256, hidden_size=64, num_layers=2, num_experts=4, index_top_k=24, mtp_steps=0)
 BOUND, BOUND_AT_RELU = 1e-3, 2e-2  # the second for gradients that jump where an indexer's score is zero
@@ -54,10 +55,10 @@ def test_loss_and_gradients_are_the_same_on_a_card(make_model, attention, indexe
 
 
 @pytest.mark.gpu
-def test_a_step_through_the_kernels_for_hopper_compiles(make_model):
+def test_a_step_through_the_kernels_for_hopper_compiles():
     """GLM-5's head sizes in bfloat16. Rounded elsewhere where the compiler fuses, a few experts differ."""
     config = preset("small", num_layers=2, num_heads=64, vocab_size=1024, index_top_k=256, mtp_steps=0)
-    model = make_model(config, 3, indexer=True, dtype=torch.bfloat16).cuda()
+    model = Transformer(config, seed=3, indexer=True).to("cuda", torch.bfloat16)
     tokens = torch.randint(1024, (1, 8192), device="cuda")
     eager, results, notes = both(model, tokens, "sparse", True, "inductor")
     assert notes["graphs"] > 1
