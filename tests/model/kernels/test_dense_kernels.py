@@ -73,22 +73,32 @@ def symmetric_inputs(draw, dtype, edge):
     return x, y, scale, wanted * scale.double()[:, None, None]
 
 
-@pytest.mark.parametrize("tile", [None, (16, 32, 16), (16, 16, 32)])
 @pytest.mark.parametrize("edge", [96, 72])
-def test_symmetric_product(edge, tile, dtype, bound, draw, error):
-    """Odd edges, and both kernels: by pointers, and with a tile by the copy engine in a persistent grid."""
-    if dtype == torch.bfloat16 and tile is not None:
-        edge, tile = 8 * edge, (128, 256, 64) if tile == (16, 32, 16) else (128, 128, 64)
+def test_symmetric_product(edge, dtype, bound, draw, error):
     x, y, scale, wanted = symmetric_inputs(draw, dtype, edge)
-    if tile is None:
-        out = symmetric.symmetric_product(
-            x, y, alpha=2.0, base_LAA=x, beta=-0.25, diagonal=0.5, scale_L=scale, dtype=dtype
-        )
-    else:
-        out = torch.full((2, edge, edge), float("nan"), dtype=dtype, device=x.device)
-        symmetric.by_tensor_copies(x, y, (x, scale, out), (edge, edge, 2.0, -0.25, 0.5), True, tile)
+    options = {"alpha": 2.0, "base_LAA": x, "beta": -0.25, "diagonal": 0.5, "scale_L": scale, "dtype": dtype}
+    out = symmetric.symmetric_product(x, y, **options)
     assert error(out, wanted) < bound
-    assert torch.equal(out[:, 64:, :64], out[:, :64, 64:].mT) or tile is not None
+    assert torch.equal(out[:, 64:, :64], out[:, :64, 64:].mT)  # the mirrored tile
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("edge", [1024, 1280, 1100])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_large_symmetric_product(edge, kind, draw, error):
+    """Two multiples of 256, which Hopper's kernel takes, and one edge that is none; more columns than rows;
+    fewer tiles than multiprocessors, and several rounds of them.
+    """
+    x, y, scale, wanted = symmetric_inputs(draw, torch.float16, edge)
+    options = {"alpha": 2.0, "base_LAA": x, "beta": -0.25, "diagonal": 0.5, "scale_L": scale, "dtype": kind}
+    out = symmetric.symmetric_product(x, y, **options)
+    assert error(out, wanted) < 5e-3
+    assert torch.equal(out[:, 256:, :128], out[:, :128, 256:].mT)
+    assert torch.equal(out, symmetric.symmetric_product(x, y, **options))
+    wide = draw(9, edge, 1608).to(kind)
+    out = symmetric.symmetric_product(wide, wide, scale_L=draw(9) * 0 + 0.5, dtype=kind)
+    assert error(out, 0.5 * wide.double() @ wide.double().mT) < 5e-3
+    assert torch.equal(out[:, 256:, :128], out[:, :128, 256:].mT)
 
 
 def experts_inputs(draw, dtype, M, D, E, F, K):
