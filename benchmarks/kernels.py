@@ -163,6 +163,33 @@ def indexer(bench: Bench) -> Iterator[Row]:
             )  # fmt: skip
 
 
+def indexer_decode(bench: Bench) -> Iterator[Row]:
+    """One query a sequence; its keys lie in pages of 64 rows anywhere in a pool."""
+    from model.kernels.indexer_topk.triton import indexer_topk
+
+    B, S = 16, 131_072
+    pool, q, weight = randn(B * S, 128), randn(B, 1, 32, 128), torch.randn(B, 1, 32, device=DEVICE)
+    page = torch.randperm(B * S // 64, device=DEVICE).view(B, -1, 1)
+    row = (page * 64 + torch.arange(64, device=DEVICE)).flatten(1)
+    stop = torch.full((B, 1), S, dtype=torch.int32, device=DEVICE)
+
+    def copied():
+        keys = pool.index_select(0, row.flatten()).view(B, S, -1)
+        return indexer_topk(q, keys, weight, stop * 0, stop, 2048, order="index")
+
+    def in_place():
+        return indexer_topk(q, pool, weight, stop * 0, stop, 2048, order="index", row_BS=row)
+
+    if not torch.equal(copied(), in_place()):
+        raise RuntimeError("keys in pages and copied keys select differently")
+    tflop, size = B * S * 2 * 32 * 128 / 1e12, (pool.numel() * 2 + row.numel() * 8) / 1e9
+    for name, run in (("keys in pages", in_place), ("keys copied first", copied)):
+        yield bench.row(
+            f"indexer + top-2048, decode, batch {B} x {S}, {name}, bf16, in a graph",
+            run, tflop, size, graph=True,
+        )  # fmt: skip
+
+
 def sparse_mla(bench: Bench) -> Iterator[Row]:
     """64 heads, latent 512 + 64, 2048 keys a query."""
     from model.kernels.sparse_mla.backward import gradients
@@ -480,7 +507,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 SUITES = {f.__name__: f for f in (
-    indexer, sparse_mla, masked_attention, indexer_loss, sparse_loss, attention, layer, experts,
+    indexer, indexer_decode, sparse_mla, masked_attention, indexer_loss, sparse_loss, attention, layer, experts,
     cross_entropy, newton_schulz, compiled,
 )}  # fmt: skip
 
