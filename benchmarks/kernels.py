@@ -507,8 +507,8 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 SUITES = {f.__name__: f for f in (
-    indexer, indexer_decode, sparse_mla, masked_attention, indexer_loss, sparse_loss, attention, layer, experts,
-    cross_entropy, newton_schulz, compiled,
+    indexer, indexer_decode, sparse_mla, masked_attention, indexer_loss, sparse_loss, attention, layer,
+    experts, cross_entropy, newton_schulz, compiled,
 )}  # fmt: skip
 
 
