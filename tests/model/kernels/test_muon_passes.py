@@ -48,7 +48,7 @@ def test_step_on_a_card(shape, blocks, draw, error):
         return [w.detach().double().cpu() - x.double().cpu() for w, x in zip(weights, start, strict=True)]
 
     for value, wanted in zip(run("cuda", torch.float32), run("cpu", torch.float64), strict=True):
-        assert error(value, wanted) < 2e-2
+        assert error(value, wanted) < 3e-2
 
 
 def test_products_take_bfloat16_on_a_card_alone():
