@@ -73,7 +73,10 @@ class Muon(torch.optim.Optimizer):
             )
             for (parameter, blocks), place in zip(batch, direction_LAB.split(counts), strict=True)
         ]
-        orthogonal_LAB = self._orthogonalise(direction_LAB, torch.cat(norms))
+        # Of whole blocks or of their parts; reduced once for the batch, not once a parameter.
+        norm_LN = torch.cat(norms)
+        norm_L = norm_LN[:, 0] if norm_LN.shape[1] == 1 else torch.linalg.vector_norm(norm_LN, dim=1)
+        orthogonal_LAB = self._orthogonalise(direction_LAB, norm_L)
         step = -group["lr"] * UPDATE_RMS * max(shape) ** 0.5
         for (parameter, blocks), piece in zip(batch, orthogonal_LAB.split(counts), strict=True):
             decayed_update(as_blocks(parameter, blocks), piece, 1 - group["lr"] * group["weight_decay"], step)

@@ -16,12 +16,14 @@ def nesterov_direction(
         momentum_LRC, grad_LRC, out_LAB: float, contiguous.
 
     Returns:
-        norm_L: Frobenius norms of ``out``, float32 (float64 for float64 inputs).
+        norm_LN: Frobenius norms of N parts of every block, float32 (float64 for float64 inputs); here the
+        block is one part.
     """
     momentum_LRC.mul_(decay).add_(grad_LRC)
     direction = grad_LRC.add(momentum_LRC, alpha=decay)
     out_LAB.copy_(direction if _wide(momentum_LRC) else direction.transpose(-2, -1))
-    return torch.linalg.matrix_norm(out_LAB.to(torch.promote_types(out_LAB.dtype, torch.float32)))
+    kind = torch.promote_types(out_LAB.dtype, torch.float32)
+    return torch.linalg.matrix_norm(out_LAB.to(kind)).unsqueeze(-1)
 
 
 @torch.no_grad()

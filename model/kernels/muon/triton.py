@@ -13,14 +13,14 @@ BLOCK = 64
 def nesterov_direction(
     momentum_LRC: torch.Tensor, grad_LRC: torch.Tensor, decay: float, out_LAB: torch.Tensor
 ) -> torch.Tensor:
-    """As the reference; the norms are those before ``out`` is rounded."""
+    """As the reference; the norms are those of tiles, before ``out`` is rounded."""
     L, R, C = momentum_LRC.shape
     tiles = triton.cdiv(R, BLOCK) * triton.cdiv(C, BLOCK)
-    squares = torch.empty(L, tiles, dtype=torch.float32, device=out_LAB.device)
+    norms = torch.empty(L, tiles, dtype=torch.float32, device=out_LAB.device)
     _direction_kernel[(tiles, L)](
-        momentum_LRC, grad_LRC, out_LAB, squares, decay, R, C, *_strides(out_LAB, R, C), BLOCK=BLOCK
+        momentum_LRC, grad_LRC, out_LAB, norms, decay, R, C, *_strides(out_LAB, R, C), BLOCK=BLOCK
     )
-    return squares.sum(-1).sqrt()
+    return norms
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def _tile(R, C, stride_r, stride_c, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _direction_kernel(momentum, grad, out, squares, decay, R, C, stride_r, stride_c, BLOCK: tl.constexpr):
+def _direction_kernel(momentum, grad, out, norms, decay, R, C, stride_r, stride_c, BLOCK: tl.constexpr):
     place, target, mask = _tile(R, C, stride_r, stride_c, BLOCK)
     g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
     m = decay * tl.load(momentum + place, mask=mask, other=0.0).to(tl.float32) + g
@@ -58,7 +58,7 @@ def _direction_kernel(momentum, grad, out, squares, decay, R, C, stride_r, strid
     direction = g + decay * m
     tl.store(out + target, direction.to(out.dtype.element_ty), mask=mask)
     tile = tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(squares + tile, tl.sum(direction * direction))
+    tl.store(norms + tile, tl.sqrt(tl.sum(direction * direction)))
 
 
 @triton.jit
