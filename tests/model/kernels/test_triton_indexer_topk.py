@@ -7,8 +7,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from model.kernels.indexer_topk import reference
+from model.kernels.indexer_topk import hopper, reference
 from model.kernels.indexer_topk import triton as kernel
+
+
+@pytest.fixture(autouse=True, params=["rows as they are", "lists"])
+def way(request, monkeypatch):
+    """Both ways of selecting, whatever the length of the rows."""
+    monkeypatch.setattr(kernel, "DIRECT", 8192 if request.param == "rows as they are" else 0)
 
 
 def whole_numbers(device, dtype, seed, B, T, S, I, J, size):
@@ -93,6 +99,7 @@ def test_same_bits_for_any_tile_and_split(device, dtype, draw):
 def test_chunks_of_queries(device, dtype, monkeypatch):
     q, k, weight, start, stop = whole_numbers(device, dtype, 3, 2, 6, 130, 32, 16, 3)
     monkeypatch.setattr(kernel, "CHUNK", 4)
+    monkeypatch.setattr(kernel, "DIRECT_CHUNK", 4)
     expected = reference.indexer_topk(q.float(), k.float(), weight, start, stop, 16)
     assert torch.equal(kernel.indexer_topk(q, k, weight, start, stop, 16), expected)
 
@@ -110,6 +117,27 @@ def test_float8_with_key_scales(device, draw):
     chosen = meant.gather(-1, index.long())
     best = meant.sort(-1, descending=True).values[..., :32]
     assert torch.allclose(chosen, best, atol=2e-3 * float(best.abs().max()))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["score", "index"])
+@pytest.mark.parametrize("kind", ["bf16", "fp8"])
+@pytest.mark.parametrize(("B", "T", "S"), [(1, 300, 300), (2, 48, 5000), (1, 7, 20_016), (3, 1, 9000)])
+def test_same_bits_on_hopper(B, T, S, kind, order, draw, monkeypatch):
+    """At GLM-5's head sizes: the kernel for Hopper and the plain one, in several chunks."""
+    q, k, weight = draw(B, T, 32, 128).bfloat16(), draw(B, S, 128).bfloat16(), draw(B, T, 32)
+    k[:, ::3] = 0.0  # a third of the scores are ties
+    edge = torch.sort(torch.randint(0, S + 1, (2, B, T), device="cuda"), dim=0).values.int()
+    scale = {}
+    if kind == "fp8":
+        (q, q_scale), (k, k_scale) = kernel.quantize_fp8(q), kernel.quantize_fp8(k)
+        weight, scale = weight * q_scale, {"k_scale_BS": k_scale}
+    if not hopper.fits(q, k, 64):
+        pytest.skip("needs compute capability 9 and the Triton that its kernels were tested with")
+    monkeypatch.setattr(kernel, "CHUNK", 16)
+    got = kernel.indexer_topk(q, k, weight, *edge, 256, order=order, **scale)
+    monkeypatch.setattr(hopper, "fits", lambda *_: False)
+    assert torch.equal(got, kernel.indexer_topk(q, k, weight, *edge, 256, order=order, **scale))
 
 
 @pytest.mark.parametrize("order", ["score", "index"])
