@@ -11,6 +11,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from model.quantization.rounding import TOKEN_FLOOR
 
 FLOOR = tl.constexpr(TOKEN_FLOOR)
+MULTIPROCESSORS = 132  # of an H100 or H200: what the programs of a small product should fill
 ROUND = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it rounds to a whole number, halves to even
 
 

@@ -6,11 +6,11 @@ M tokens, N output features, K input features, W bytes of a weight row.
 import torch
 from triton import cdiv, next_power_of_2
 
+from model.kernels.int8_linear import hopper
 from model.kernels.int8_linear.one_token import one_token, takes
 from model.kernels.int8_linear.product import Tiling, product
-from model.kernels.int8_linear.rows import quantize
+from model.kernels.int8_linear.rows import MULTIPROCESSORS, quantize
 
-MULTIPROCESSORS = 132  # of an H100 or H200: what the tiles of a small product should fill
 SMALL = 2**24  # bytes of a weight that is read in less time than two kernels take to start
 
 
@@ -19,6 +19,8 @@ def int8_linear(x_MK, weight, scale_N1, tiling: Tiling | None = None):
     x_MK = x_MK.contiguous()
     if tiling is None and takes(x_MK, weight):
         return one_token(x_MK, weight, scale_N1)
+    if tiling is None and (cut := hopper.cut(x_MK, weight)):
+        return hopper.int8_linear(x_MK, weight, scale_N1, cut)
     tiling = tiling or dense_tiling(len(x_MK), *weight.shape, weight.dtype == torch.uint8)
     token, token_scale = quantize(x_MK, tiling.early)
     return product(token, token_scale, weight.unsqueeze(0), scale_N1, x_MK.dtype, tiling)

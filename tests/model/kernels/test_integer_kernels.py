@@ -92,6 +92,42 @@ def test_linear_kernel(device, draw, rows, split, bits):
         assert torch.equal(value.cpu(), expected), again
 
 
+@pytest.mark.parametrize(
+    "rows, outputs, columns", [(20, 192, 512), (33, 64, 1280), (17, 256, 6144), (64, 256, 4096)]
+)
+def test_small_products(device, dtype, draw, rows, outputs, columns):
+    """On Hopper a kernel of its own takes these: the first two in one part, the others in four."""
+    values, scale = quantized(draw, outputs, columns, bits=4)
+    weight = stored(values, 4)
+    for again in range(3):
+        x = draw(rows, columns).cpu().to(dtype)
+        expected = linear_reference.int8_linear(x, weight, scale)
+        value = linear.int8_linear(*(t.to(device) for t in (x, weight, scale)))
+        assert torch.equal(value.cpu(), expected), again
+
+
+@pytest.mark.gpu
+def test_products_that_follow_each_other(draw):
+    """Weights' copies start before the product in front has ended: none may meet another's tokens."""
+    values, scale = quantized(draw, 3, 4096, 6144, bits=4)
+    weights, scales = (t.cuda() for t in (stored(values, 4), scale))
+    tokens = [draw(64, 6144).bfloat16() for _ in range(6)]
+    expected = [
+        linear.int8_linear(x, weights[i % 3], scales[i % 3], Tiling(64, 64, 128))
+        for i, x in enumerate(tokens)
+    ]
+    linear.int8_linear(tokens[0], weights[0], scales[0])  # compiled before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = [linear.int8_linear(x, weights[i % 3], scales[i % 3]) for i, x in enumerate(tokens)]
+    for _ in range(3):
+        for value in out:
+            value.fill_(float("nan"))
+        graph.replay()
+        assert all(torch.equal(value, wanted) for value, wanted in zip(out, expected, strict=True))
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_one_token(device, draw, bits):
     x = draw(1, 136).cpu()
