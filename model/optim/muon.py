@@ -7,8 +7,10 @@ of its own shape, so that the RMS of an update is about 0.2 whatever the cut. Mu
 W_UV into their heads.
 """
 
+import contextlib
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -45,10 +47,12 @@ class Muon(torch.optim.Optimizer):
         group = {"params": [p for p, _ in pairs], "blocks": [blocks for _, blocks in pairs]}
         super().__init__([group], {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self._shard = shard
+        self._side: torch.cuda.Stream | None = None
 
     @torch.no_grad()
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
+        work = []
         for group in self.param_groups:
             # Shape of the blocks, rows <= cols: (parameter, its number of blocks).
             piles = defaultdict(list)
@@ -57,8 +61,22 @@ class Muon(torch.optim.Optimizer):
                     piles[tuple(sorted(as_blocks(parameter, blocks).shape[-2:]))].append((parameter, blocks))
             # The largest first: while the device works on them, the host starts what follows.
             for shape, pile in sorted(piles.items(), reverse=True):
-                for batch in _batches(pile):
-                    self._update(batch, shape, group)
+                work += [(batch, shape, group) for batch in _batches(pile)]
+        for lane, each in zip(self._lanes(), work, strict=False):
+            with lane:
+                self._update(*each)
+        if self._side:
+            torch.cuda.current_stream().wait_stream(self._side)
+
+    def _lanes(self) -> Iterator[contextlib.AbstractContextManager]:
+        """Where batch after batch is computed: on a card in two streams by turns, so that one fills the
+        device where the last tiles of a product of the other leave it half empty.
+        """
+        if not self.param_groups[0]["params"][0].is_cuda:
+            return itertools.repeat(contextlib.nullcontext())
+        self._side = self._side or torch.cuda.Stream()
+        self._side.wait_stream(torch.cuda.current_stream())
+        return itertools.cycle((contextlib.nullcontext(), torch.cuda.stream(self._side)))
 
     def _update(self, batch: list[tuple[torch.nn.Parameter, int]], shape: tuple, group: dict) -> None:
         counts = [parameter.numel() // (shape[0] * shape[1]) for parameter, _ in batch]
