@@ -154,13 +154,7 @@ def indexer(bench: Bench) -> Iterator[Row]:
         if bench.peers:
             scaled = weight * q_scale
             problem = Scoring(*(x[0] for x in (q8, k8, k_scale, scaled, start, stop)))
-            yield from indexer_rows(
-                bench, problem,
-                lambda q=q8, k=k8, w=scaled, a=start, b=stop, s=k_scale: indexer_topk(
-                    q, k, w, a, b, 2048, k_scale_BS=s, order="index"
-                )[0],
-                size, tflop, bytes_fp8,
-            )  # fmt: skip
+            yield from indexer_rows(bench, problem, size, tflop, bytes_fp8)
 
 
 def indexer_decode(bench: Bench) -> Iterator[Row]:

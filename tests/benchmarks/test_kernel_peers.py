@@ -19,7 +19,6 @@ from benchmarks.kernel_peers import (
     peer_row,
     relative_error,
     unpack_fp8_cache,
-    whole_rows,
 )
 from model.kernels.indexer_topk.reference import indexer_scores
 from tests.waiting import PATIENCE
@@ -47,7 +46,7 @@ def all_rows(bench):
     def never():
         raise AssertionError("ours is computed for a peer that is not there")
 
-    yield from kernel_peers.indexer_rows(bench, scoring, never, "size", 1.0, 1.0)
+    yield from kernel_peers.indexer_rows(bench, scoring, "size", 1.0, 1.0)
     yield from kernel_peers.prefill_rows(bench, x, kv, index, 1.0, never, "size", 1.0, 1.0)
     yield kernel_peers.decode_row(bench, x, kv, index, 1.0, never, "size", 1.0)
     work = {"forward": (1.0, 1.0), "backward": (1.0, 1.0)}
@@ -180,9 +179,3 @@ def test_the_difference_of_scores_is_over_what_is_seen():
     theirs = torch.cat([ours.masked_fill(ours.isinf(), float("nan")), torch.full((70, 6), float("nan"))], 1)
     assert p.difference(theirs, ours) == 0
     assert p.difference(theirs * 1.5, ours) == pytest.approx(0.5)
-
-
-def test_rows_with_their_padding_are_contiguous_and_the_same():
-    score = torch.randn(5, 16)[:, :11]
-    whole = whole_rows(score)
-    assert whole.is_contiguous() and whole.shape == (5, 16) and torch.equal(whole[:, :11], score)
