@@ -114,9 +114,9 @@ class Muon(torch.optim.Optimizer):
         own = slice(rank * share, (rank + 1) * share)
         if len(x_LAB[own]):
             mine[: len(x_LAB[own])] = newton_schulz(x_LAB[own], norm_L[own])
-        everyone = x_LAB.new_empty(ranks * share, *x_LAB.shape[1:])
-        dist.all_gather_single(everyone, mine, group=self._shard)
-        return everyone[: len(x_LAB)]
+        everyone = [torch.empty_like(mine) for _ in range(ranks)]
+        dist.all_gather(everyone, mine, group=self._shard)
+        return torch.cat(everyone)[: len(x_LAB)]
 
 
 def as_blocks(x: torch.Tensor, blocks: int) -> torch.Tensor:
