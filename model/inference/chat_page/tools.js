@@ -41,18 +41,19 @@ export function runTool(name, argumentsText) {
   }
 }
 
-/** Ready prompts, one for each kind of task that the recipe `tiny` trains and a visitor can check. */
+/** Ready prompts, one for each kind of task that the recipe `tiny` trains and a visitor can check: those first
+ * that it solves as a rule. */
 export const EXAMPLES = [
-  { text: "Add two numbers", prompt: "12+30=" },
   { text: "Sort digits", prompt: "sort 8126" },
-  { text: "Reverse letters", prompt: "reverse x r s b h a" },
   { text: "Find the largest", prompt: "max 24,87,16,28" },
-  { text: "Follow the arrows", prompt: "4>8,7>6,3>0,6>4 from 7" },
-  { text: "Name the best", prompt: "best n1,b8,m7,c4" },
-  { text: "Count a digit", prompt: "count 3 in 333011" },
   { text: "Write a function", prompt: "f x plus 29 minus 21" },
   { text: "Use a calculator", prompt: "531-31=", tools: ["calc"] },
   { text: "Ask a calendar", prompt: "day of 2069-12-06", tools: ["day"] },
+  { text: "Add two numbers", prompt: "12+30=" },
+  { text: "Reverse letters", prompt: "reverse x r s b h a" },
+  { text: "Follow the arrows", prompt: "4>8,7>6,3>0,6>4 from 7" },
+  { text: "Name the best", prompt: "best n1,b8,m7,c4" },
+  { text: "Count a digit", prompt: "count 3 in 333011" },
   { text: "Convert units", prompt: "5 week/day", tools: ["unit", "calc"] },
   { text: "Search, and you answer", prompt: "find e9", tools: ["search"] },
 ];
