@@ -17,7 +17,7 @@ from pipeline.errors import UserError
 RECORD = "record.json"
 KINDS = {
     "files": dict, "sections": dict, "inputs": dict, "code": dict, "metrics": dict, "started": Real,
-    "seconds": Real,
+    "ended": Real, "seconds": Real,
 }  # fmt: skip
 
 
@@ -50,6 +50,11 @@ def _is_whole(record: object) -> bool:
     if not all(isinstance(record[key], kind) for key, kind in KINDS.items() if key in record):
         return False
     return all(isinstance(entry, list) and len(entry) == 2 for entry in record["files"].values())
+
+
+def ended(record: dict) -> float:
+    """Unix time at which the stage ended; records of before this was kept are of one process each."""
+    return record.get("ended", record["started"] + record["seconds"])
 
 
 def digest_of(value: object) -> str:

@@ -1,5 +1,9 @@
-"""One source of progress: a small file that a stage rewrites; the terminal bar and Prefect both show it."""
+"""One source of progress: a small file that a stage rewrites; the terminal bar and Prefect both show it.
 
+Beside it stands for how long the stage was worked on: a stage that was killed goes on in another process.
+"""
+
+import contextlib
 import json
 import sys
 import time
@@ -8,6 +12,7 @@ from pathlib import Path
 from pipeline.files import write_whole
 
 FILE = "progress.json"
+SECONDS = "seconds"
 SECONDS_BETWEEN_WRITES = 0.5
 SECONDS_BETWEEN_LINES = 10.0  # when standard error is not a terminal
 
@@ -19,9 +24,26 @@ class Progress:
         self.path = folder / FILE
         self.stage = stage
         self._started = time.time()
+        self._spent_before = _read_seconds(folder / SECONDS)
         self._last_write = self._last_line = 0.0
         self._tick: tuple[str, float, float] = ("", 0.0, 0.0)
         folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def seconds(self) -> float:
+        """For which the stage was worked on, by this process and by those that were interrupted before."""
+        return self._spent_before + time.time() - self._started
+
+    def interrupted(self) -> None:
+        """Keep the seconds for the process that goes on; a process that is killed kept those of its last
+        write of progress.
+        """
+        with contextlib.suppress(OSError):  # a full disk, which is what interrupted the stage
+            write_whole(self.path.with_name(SECONDS), str(self.seconds))
+
+    def finished(self) -> None:
+        """Forget the seconds: they are in the record."""
+        self.path.with_name(SECONDS).unlink(missing_ok=True)
 
     def update(
         self, phase: str, done: float, total: float | None = None, unit: str = "", note: str = ""
@@ -39,9 +61,10 @@ class Progress:
         left = max(total - done, 0) / rate if total is not None and rate > 0 else None
         state = {
             "stage": self.stage, "phase": phase, "done": done, "total": total, "unit": unit, "rate": rate,
-            "seconds_left": left, "seconds": now - self._started, "note": note, "time": now,
+            "seconds_left": left, "seconds": self.seconds, "note": note, "time": now,
         }  # fmt: skip
         write_whole(self.path, json.dumps(state))
+        write_whole(self.path.with_name(SECONDS), str(state["seconds"]))
         self._show(state, now, finished)
 
     def _show(self, state: dict, now: float, finished: bool) -> None:
@@ -51,6 +74,13 @@ class Progress:
         elif now - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = now
             print(describe(state), file=sys.stderr, flush=True)
+
+
+def _read_seconds(path: Path) -> float:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return 0.0
 
 
 def describe(state: dict) -> str:

@@ -134,14 +134,14 @@ def _make(
     """Run the stage into a draft folder and publish it; a failure leaves the old artifact as it was."""
     name, sections, started = stage.name, Sections(recipe, stage.sections), time.time()
     final, scratch = artifacts.artifact_dir(recipe.name, name), artifacts.run_dir(recipe.name, name)
-    identity = artifacts.digest_of(identity_parts)
+    progress, identity = Progress(scratch, name), artifacts.digest_of(identity_parts)
     draft = final.with_name(f".{name}.draft")
     draft.mkdir()
     metrics = Metrics(scratch, recipe.name, name, identity, sections.resolved(), records)
     context = Context(
         stage=name, recipe=sections, section=getattr(recipe, name, None), seed=_seed(stage, recipe),
         inputs=inputs, input_records=records, out=draft, scratch=scratch, identity=identity,
-        progress=Progress(scratch, name), metrics=metrics,
+        progress=progress, metrics=metrics,
     )  # fmt: skip
     try:
         with full_disk_in_one_sentence(name, draft, scratch):  # asked while the draft still fills the disk
@@ -150,8 +150,10 @@ def _make(
             record = artifacts.publish(draft, final, _record(context, identity_parts, result, started))
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
+        progress.interrupted()
         metrics.close(failed=str(error) or type(error).__name__)
         raise
+    progress.finished()
     metrics.finish(record)
     print(f"{name}: done in {record['seconds']:.1f} s -> {final}", file=sys.stderr)
 
@@ -196,8 +198,9 @@ def _record(context: Context, identity_parts: dict, metrics: dict, started: floa
         "seed": context.seed,
         "metrics": metrics,
         "facts": context.facts,
-        "started": started,
-        "seconds": time.time() - started,
+        "started": started,  # the process that finished it
+        "ended": time.time(),
+        "seconds": context.progress.seconds,  # of all processes that worked on it
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "git_commit": git_commit(),
         "host": {"system": platform.platform(), "machine": platform.machine(), "cores": os.cpu_count()},

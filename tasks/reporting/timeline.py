@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipeline.artifacts import ended
 from tasks.reporting.facts import Facts, StageFacts
 
 ROW = 46  # pixels, also in the style sheet
@@ -59,11 +60,15 @@ def _row(stage: StageFacts, start: float | None, whole: float, key: str) -> Row:
 
 
 def _without_gaps(stages: list[StageFacts]) -> dict[str, float]:
-    """Start of each stage in seconds of working time: stretches in which nothing ran are cut out."""
+    """Start of each stage in seconds of working time: stretches in which nothing ran are cut out.
+
+    One that was interrupted is placed as if it had run without a pause to its end.
+    """
     offset, end = 0.0, None
     starts = {}
-    for stage in sorted(stages, key=lambda stage: stage.record["started"]):
-        begun = stage.record["started"]
+    begins = {stage.name: ended(stage.record) - stage.record["seconds"] for stage in stages}
+    for stage in sorted(stages, key=lambda stage: begins[stage.name]):
+        begun = begins[stage.name]
         if end is None or begun > end:
             offset += begun - (end if end is not None else 0.0)
         starts[stage.name] = begun - offset

@@ -1,6 +1,9 @@
 """The stage contract: identity, publication, locks, seeds, damaged inputs."""
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,18 @@ def test_a_record_of_wrong_kinds_is_none_and_a_sentence(root, change):
     assert artifacts.read_record(folder(root)) is None
 
 
+def test_the_table_of_stages_says_when_an_interrupted_one_ended(root, capsys):
+    execute("collect", collect, "smoke")
+    path = folder(root) / "record.json"
+    record = json.loads(path.read_text())
+    long = {**record, "started": record["ended"] - 10, "seconds": 9_000_000.0}  # after 104 days in all
+    for kept, end in ((long, record["ended"]), ({**record, "seconds": 90_000.0}, record["started"] + 90_000)):
+        path.write_text(json.dumps(kept if kept is long else {k: v for k, v in kept.items() if k != "ended"}))
+        assert print_status("smoke") == 0
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("collect "))
+        assert time.strftime("%m-%d %H:%M", time.localtime(end)) in line
+
+
 def test_the_table_of_stages_takes_records_without_times_and_numbers(root, capsys):
     execute("collect", collect, "smoke")
     path = folder(root) / "record.json"
@@ -195,6 +210,68 @@ def test_scratch_survives_for_the_same_identity_alone(root):
     (scratch / "identity").write_text("another")
     execute("collect", looks, "smoke", force=True)
     assert seen == [True, False]
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """What ``time.time`` gives: ``clock[0]``."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+def test_seconds_are_those_of_all_processes_and_ended_is_the_end(root, clock):
+    def stops(context):
+        clock[0] += 100
+        raise SystemExit(143)
+
+    def is_killed(context):
+        clock[0] += 50
+        context.progress.update("work", 1, 2)
+        clock[0] += 7  # nobody wrote that it was at work
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def finishes(context):
+        clock[0] += 20
+        return collect(context)
+
+    with pytest.raises(SystemExit):
+        execute("collect", stops, "smoke")
+    clock[0] += 10_000  # nobody works
+    child = os.fork()
+    if child == 0:
+        try:
+            execute("collect", is_killed, "smoke")
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    clock[0] += 10_000
+    execute("collect", finishes, "smoke")
+    record = artifacts.verify(folder(root))
+    assert record["seconds"] == 100 + 50 + 20
+    assert (record["started"], record["ended"]) == (21_100, 21_120)
+
+    clock[0] += 10_000
+    (folder(root) / "documents.txt").unlink()
+    execute("collect", finishes, "smoke")  # what is done is no part of what is made anew
+    assert artifacts.verify(folder(root))["seconds"] == 20
+
+
+def test_seconds_of_another_identity_are_forgotten(root, clock):
+    def stops(context):
+        clock[0] += 100
+        raise UserError("stopped")
+
+    def finishes(context):
+        clock[0] += 20
+        return collect(context)
+
+    for force, seconds in ((True, 20), (False, 120)):
+        with pytest.raises(UserError):
+            execute("collect", stops, "smoke", force=True)
+        (folder(root) / "record.json").unlink(missing_ok=True)
+        execute("collect", finishes, "smoke", force=force)
+        assert artifacts.verify(folder(root))["seconds"] == seconds
 
 
 def test_only_listed_sections_are_read(root):

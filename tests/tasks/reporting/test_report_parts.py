@@ -16,6 +16,7 @@ from tasks.reporting.gains import gains
 from tasks.reporting.highlights import stage_numbers
 from tasks.reporting.rollouts import Span, lanes, last_steps, overlap
 from tasks.reporting.scores import Scores
+from tasks.reporting.timeline import timeline
 
 SHAPE = ModelConfig(**PRESETS["tiny"])
 
@@ -40,6 +41,21 @@ def test_the_number_of_quantising_is_that_of_the_model_itself(name):
     metrics = {"perplexity_chat/float": 3.0, f"perplexity_chat_change/{name}": 0.0125}
     facts = Facts("tiny", {"quantize": StageFacts("quantize", "", (), {}, metrics, {})}, {})
     assert stage_numbers(facts, Scores.read(None)) == {"quantize": "+1.25% perplexity on chats"}
+
+
+def ran(name: str, **times: float) -> StageFacts:
+    return StageFacts(name, "", (), times, {}, {})
+
+
+def test_the_bar_of_an_interrupted_stage_ends_where_it_ended():
+    stages = {
+        "a": ran("a", started=1000.0, ended=1100.0, seconds=100.0),
+        # Killed after 290 s, it went on at 5000 for 10 s.
+        "b": ran("b", started=5000.0, ended=5010.0, seconds=300.0),
+        "c": ran("c", started=5010.0, seconds=100.0),  # a record from before ends were kept
+    }
+    rows = timeline(Facts("tiny", stages, {}), {})[:3]
+    assert [(row.left, row.width) for row in rows] == [(0.0, 20.0), (20.0, 60.0), (80.0, 20.0)]
 
 
 def test_overlap_is_the_share_of_updates_and_pushes_with_rollouts_under_way():
