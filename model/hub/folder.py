@@ -20,6 +20,7 @@ from model.hub.quantized import (
     imported_quantized,
     stored_shapes,
 )
+from model.hub.record import check_recorded
 from model.hub.weights import RENAMED, exported, imported, split_fused
 from model.quantization.layers import install, is_quantized
 from model.quantization.rounding import QuantizedTensor
@@ -62,8 +63,8 @@ def load_folder(folder: str | Path, *, device: torch.device | str = "cpu") -> Tr
     """The model of a folder, in the stored dtypes; of a quantised one, a model that computes with integers.
 
     Raises ``FileNotFoundError`` where a file is missing, and ``ValueError`` with one sentence where
-    config.json is not of this architecture, the tensors do not fit it (naming the first that differs), or a
-    file is damaged.
+    config.json is not of this architecture, the tensors do not fit it (naming the first that differs), a
+    file is damaged, or one of a quantised folder is not what the record beside it says.
     """
     folder = Path(folder)
     model, trained, plain, parts = _read(folder, str(device))
@@ -92,8 +93,13 @@ def read_quantized(folder: str | Path) -> tuple[dict[str, torch.Tensor], dict[st
 def _read(folder: Path, device: str):
     """An empty model of the folder's shape, whether its indexer is trained, and all tensors, checked."""
     config, trained = read_config(folder)
-    groups = read_quantization(folder)
-    tensors = _read_tensors(folder, device)
+    groups, files = read_quantization(folder), _files_of(folder)
+    if groups:
+        # Any bytes are valid integers, so that only a hash tells damage from weights. Float folders are let
+        # through: hashing takes about 0.7 s a GB, engines open such folders again and again as training goes
+        # on, and a stage verifies every file of those that it reads (pipeline/artifacts.py).
+        check_recorded(folder, files)
+    tensors = _read_tensors(folder, files, device)
     try:
         tensors = split_fused(tensors)
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -136,7 +142,8 @@ def _empty(folder: Path, config: ModelConfig, rotated: bool) -> Transformer:
     return model
 
 
-def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
+def _files_of(folder: Path) -> list[str]:
+    """Names of the files that hold the tensors, all of which are there."""
     index = folder / "model.safetensors.index.json"
     names = [WEIGHTS]
     if index.exists():
@@ -145,10 +152,15 @@ def _read_tensors(folder: Path, device: str) -> dict[str, torch.Tensor]:
             names = sorted({name + "" for name in found})  # nothing but text
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{index} does not say where tensors are; copy the checkpoint again") from None
-    tensors = {}
     for name in names:
         if not (folder / name).exists():
             raise FileNotFoundError(f"{folder / name} is missing; copy the checkpoint again")
+    return names
+
+
+def _read_tensors(folder: Path, names: list[str], device: str) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for name in names:
         try:
             with safe_open(folder / name, framework="pt", device=device) as file:
                 tensors |= {key: file.get_tensor(key) for key in file.keys()}

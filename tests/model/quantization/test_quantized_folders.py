@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from model.kernels.int8_linear.reference import unpack_int4
 from model.quantization.layers import install
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
+from pipeline import artifacts
 
 EXPERTS = re.compile(r"blocks\.\d+\.ffn\.(gate_up|down)")
 DENSE = re.compile(
@@ -251,6 +254,90 @@ def test_a_truncated_file_is_damaged(saved):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match="model.safetensors is damaged"):
         load_folder(saved[2])
+
+
+@pytest.fixture
+def published(saved, tmp_path_factory) -> Path:
+    """The folder as an artifact: the same weights in it and in ``w8a8/``, and the record of all files."""
+    _, _, draft = saved
+    names = ("config.json", "model.safetensors")
+    (draft / "w8a8").mkdir()
+    for name in names:
+        shutil.copyfile(draft / name, draft / "w8a8" / name)
+    final = tmp_path_factory.mktemp("artifacts") / "quantize"
+    artifacts.publish(draft, final, {"identity": "of a test"})
+    return final
+
+
+def flip(path: Path, count: int = 64) -> None:
+    """All bits of ``count`` bytes of the integers of one expert."""
+    data = bytearray(path.read_bytes())
+    header = int.from_bytes(data[:8], "little")
+    name = "model.layers.1.mlp.experts.0.down_proj.weight_packed"
+    at = 8 + header + json.loads(data[8 : 8 + header])[name]["data_offsets"][0]
+    data[at : at + count] = bytes(byte ^ 0xFF for byte in data[at : at + count])
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("where", ["", "w8a8"])
+def test_flipped_bytes_are_found_by_the_record(published, where):
+    folder = published / where
+    load_folder(folder)
+    flip(folder / "model.safetensors")
+    for read in (load_folder, read_quantized):
+        with pytest.raises(ValueError, match="model.safetensors was changed or damaged after it was written"):
+            read(folder)
+    load_folder(published / ("" if where else "w8a8"))  # the other is whole
+    with pytest.raises(ValueError, match=r"^[^\n]*`glm5 run quantize --force`$"):
+        load_folder(folder)
+
+
+def test_a_shard_is_checked_too(saved, tmp_path_factory):
+    _, _, draft = saved
+    (draft / "model.safetensors").rename(draft / "model-00001.safetensors")
+    names = load_file(draft / "model-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(names, "model-00001.safetensors")}
+    (draft / "model.safetensors.index.json").write_text(json.dumps(index))
+    final = tmp_path_factory.mktemp("artifacts") / "quantize"
+    artifacts.publish(draft, final, {"identity": "of a test"})
+    load_folder(final)
+    flip(final / "model-00001.safetensors")
+    with pytest.raises(ValueError, match="model-00001.safetensors was changed or damaged"):
+        load_folder(final)
+
+
+def test_a_copied_artifact_with_a_card_beside_it_loads(published, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("release") / "model"  # as `glm5 release` makes one
+    shutil.copytree(published, copy)
+    (copy / "README.md").write_text("# A card\n")
+    load_folder(copy)
+    load_folder(copy / "w8a8")
+    flip(copy / "model.safetensors")
+    with pytest.raises(ValueError, match="model.safetensors was changed or damaged"):
+        load_folder(copy)
+
+
+def test_without_a_record_nothing_is_compared(published, tmp_path_factory):
+    for where in ("", "w8a8"):
+        copy = tmp_path_factory.mktemp("export") / "copy"
+        copy.mkdir()
+        for name in ("config.json", "model.safetensors"):
+            shutil.copyfile(published / where / name, copy / name)
+        flip(copy / "model.safetensors")
+        load_folder(copy)
+        for foreign in ("[]", "{}", '{"files": 3}', '{"files": {"another": [1, "2"]}}'):
+            (copy / "record.json").write_text(foreign)
+            load_folder(copy)
+
+
+@pytest.mark.parametrize("where", ["", "w8a8"])
+@pytest.mark.parametrize("text", ["{", "", "[" * 99_999, "\udcff"], ids=range(4))
+def test_a_damaged_record_gets_one_sentence(published, where, text):
+    (published / "record.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(
+        ValueError, match=r"^\S*record.json, which has the hashes .* is damaged: [^\n]*--force"
+    ):
+        load_folder(published / where)
 
 
 @pytest.mark.parametrize(
