@@ -142,8 +142,8 @@ def _list(list_ptr, count, x, s, least, GROUPS: tl.constexpr, BLOCK: tl.constexp
     """Lists what is kept of x (4 parts, 32 lanes), keys s. A lane's marks of the four parts are the bytes of
     one number: one scan over the lanes places them all, a product adds up the parts before.
     """
-    # The list holds BLOCK more than may be used: beyond that nothing more is listed.
-    keep = x >= tl.where(count <= GROUPS, least, float("inf"))
+    # The list holds BLOCK more than may be used: beyond that nothing more is listed, as no score is >= NaN.
+    keep = x >= tl.where(count <= GROUPS, least, float("nan"))
     shift = (tl.arange(0, 4) * 8)[:, None]
     mark = keep.to(tl.int32)
     marks = tl.sum(mark << shift, 0)

@@ -102,17 +102,19 @@ def indexer_topk(
         raise ValueError(f"top_k {top_k} must be at most 8192, order {order!r} 'score', 'index' or 'any'")
     S = k_BSJ.shape[1] if row_BS is None else row_BS.shape[1]
     inputs = Inputs(
-        q_BTIJ.contiguous(), k_BSJ.contiguous(), None if row_BS is None else row_BS.contiguous(), k_scale_BS,
-        weight_BTI.float().contiguous(), start_BT.int().contiguous(), stop_BT.int().contiguous(),
+        q_BTIJ.contiguous(), k_BSJ.contiguous(), None if row_BS is None else row_BS.contiguous(),
+        None if k_scale_BS is None else k_scale_BS.contiguous(), weight_BTI.float().contiguous(),
+        start_BT.int().contiguous(), stop_BT.int().contiguous(),
     )  # fmt: skip
     index_BTK = torch.empty(B, T, top_k, dtype=torch.int32, device=q_BTIJ.device)
-    plan = _plan(S, top_k, block_keys, order == "score")
+    by_score = order == "score"
+    plan = _plan(S, top_k, block_keys, by_score)
     chunks = _chunks(B, T, plan, max(4, 128 // I))
-    buffers = _buffers(chunks[0], plan, top_k, order, index_BTK.device) if chunks else ()
+    buffers = _buffers(chunks[0], plan, top_k, by_score, index_BTK.device) if chunks else ()
     for chunk in chunks:
         score, group_max, *lists = buffers
         score_chunk(inputs, plan, chunk, score, group_max)
-        _select(inputs, plan, chunk, score, group_max, lists, index_BTK, order == "score")
+        _select(inputs, plan, chunk, score, group_max, lists, index_BTK, by_score)
     return index_BTK
 
 
@@ -135,10 +137,10 @@ def _chunks(B: int, T: int, plan: Plan, tile: int) -> list[Chunk]:
     ]
 
 
-def _buffers(chunk: Chunk, plan: Plan, top_k: int, order: str, device) -> tuple[torch.Tensor, ...]:
+def _buffers(chunk: Chunk, plan: Plan, top_k: int, by_score: bool, device) -> tuple[torch.Tensor, ...]:
     """Scores, maxima, lists, what was picked, bounds, and lengths of the lists, for the rows of a chunk."""
     rows, groups = chunk.batches * chunk.queries, 0 if plan.direct else plan.groups
-    picked = triton.next_power_of_2(top_k) if order == "score" else 0
+    picked = triton.next_power_of_2(top_k) if by_score else 0
     return (
         torch.empty(rows, plan.width, dtype=torch.float32, device=device),
         torch.empty(rows, groups, dtype=torch.float32, device=device),

@@ -81,6 +81,24 @@ def test_too_many_candidates(device, dtype):
     assert torch.equal(kernel.indexer_topk(q.to(dtype), k.to(dtype), weight, edge * 0, edge, K), expected)
 
 
+def test_infinite_scores_overflow_no_list(device, dtype, monkeypatch):
+    """They are not below any bound, so the length of the list must end it; what lies behind it stays."""
+    S, K, behind = 2000, 16, []
+
+    def guarded(*arguments, make=kernel._buffers):
+        score, group_max, candidate, *rest = make(*arguments)
+        whole = torch.full((len(candidate) + 1, *candidate.shape[1:]), -7, device=candidate.device)
+        behind.append(whole[-1])
+        return score, group_max, whole[:-1], *rest
+
+    monkeypatch.setattr(kernel, "_buffers", guarded)
+    q, k = (torch.full(shape, 1e30, device=device).to(dtype) for shape in ((1, 1, 4, 16), (1, S, 16)))
+    weight, stop = torch.ones(1, 1, 4, device=device), torch.tensor([[S]], device=device).int()
+    index = kernel.indexer_topk(q, k, weight, stop * 0, stop, K)
+    assert index.flatten().tolist() == list(range(K))
+    assert all((rows == -7).all() for rows in behind)
+
+
 def test_same_bits_for_any_tile_and_split(device, dtype, draw):
     T, S, K = 3, 300, 24
     q, k, weight = draw(1, T, 4, 32).to(dtype), draw(1, S, 32).to(dtype), draw(1, T, 4)
@@ -135,6 +153,7 @@ def test_same_bits_on_hopper(B, T, S, kind, order, draw, monkeypatch):
     if not hopper.fits(q, k, 64):
         pytest.skip("needs compute capability 9 and the Triton that its kernels were tested with")
     monkeypatch.setattr(kernel, "CHUNK", 16)
+    monkeypatch.setattr(kernel, "DIRECT_CHUNK", 16)
     got = kernel.indexer_topk(q, k, weight, *edge, 256, order=order, **scale)
     monkeypatch.setattr(hopper, "fits", lambda *_: False)
     assert torch.equal(got, kernel.indexer_topk(q, k, weight, *edge, 256, order=order, **scale))
