@@ -26,13 +26,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from model.kernels.hopper import available
-from model.kernels.int8_linear.rows import MULTIPROCESSORS, quantize
+from model.kernels.int8_linear.rows import MULTIPROCESSORS, counters, quantize
 
 CHUNK = gl.constexpr(128)  # bytes of a row in one copy
 SHARED = 230_000  # bytes of shared memory for copies
 MOST = 64  # tokens
-# Arrivals at each tile, which only grow, of a device and a number of parts. Products on two streams at once
-# would count together.
+# Arrivals at each tile, which only grow, of a device and a number of parts (``rows.counters``).
 _COUNTERS: dict[tuple[torch.device, int], torch.Tensor] = {}
 
 
@@ -67,11 +66,10 @@ def int8_linear(x_MK, weight, scale_N1, how: Cut):
     token, token_scale = quantize(x_MK, True)
     out = torch.empty(M, N, dtype=x_MK.dtype, device=device)
     partial = torch.empty(how.parts, M, N, dtype=torch.int32, device=device) if how.parts > 1 else None
-    if (counted := (device, how.parts)) not in _COUNTERS:
-        _COUNTERS[counted] = torch.zeros(MULTIPROCESSORS, dtype=torch.int32, device=device)
+    counter = counters(_COUNTERS, (device, how.parts), MULTIPROCESSORS, device)
     weight_tiles, token_tiles = _tiles(weight.view(torch.int8), how.block_n), _tiles(token, _rows(M))
     _product_kernel[(N // how.block_n * how.parts,)](
-        weight_tiles, token_tiles, token_scale, scale_N1, out, partial, _COUNTERS[counted], M, N=N, W=W,
+        weight_tiles, token_tiles, token_scale, scale_N1, out, partial, counter, M, N=N, W=W,
         PARTS=how.parts, BLOCK_N=how.block_n, BLOCK_M=_rows(M), num_warps=how.warps, launch_pdl=True,
         enable_fp_fusion=False,
     )  # fmt: skip

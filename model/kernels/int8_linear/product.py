@@ -14,10 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.int8_linear.rows import begin, launch
+from model.kernels.int8_linear.rows import begin, counters, launch
 
-# Programs that are done with a tile of a cut product, all 0 between two products. One for a device, whose
-# products run one after another: kernels on two streams at once would count together.
+# Programs that are done with a tile of a cut product, all 0 between two products (``rows.counters``).
 _COUNTERS: dict[torch.device, torch.Tensor] = {}
 
 
@@ -66,9 +65,8 @@ def _workspace(tiling: Tiling, tiles: int, rows: int, N: int, device: torch.devi
     if tiling.split == 1:
         return None, None
     needed = tiles * triton.cdiv(N, tiling.block_n)
-    if device not in _COUNTERS or len(_COUNTERS[device]) < needed:
-        _COUNTERS[device] = torch.zeros(max(4096, needed), dtype=torch.int32, device=device)
-    return torch.empty(tiling.split, rows, N, dtype=torch.int32, device=device), _COUNTERS[device]
+    partial = torch.empty(tiling.split, rows, N, dtype=torch.int32, device=device)
+    return partial, counters(_COUNTERS, device, max(4096, needed), device)
 
 
 def _launch(

@@ -40,6 +40,19 @@ def launch(early: bool) -> dict:
     return options | (dict(launch_pdl=True) if early else {})
 
 
+def counters(kept: dict, key, count: int, device: torch.device) -> torch.Tensor:
+    """At least ``count`` int32, zeros at first, kept under ``key`` for the products that follow one another:
+    on two streams at once they would count together. Those made while a CUDA graph is captured are the
+    graph's own, since only its replays set them to zero.
+    """
+    found = kept.get(key)
+    if found is None or len(found) < count:
+        found = torch.zeros(count, dtype=torch.int32, device=device)
+        if not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
+            kept[key] = found
+    return found
+
+
 @triton.jit
 def _quantize_kernel(
     x, values, scale, K: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, COMPILED: tl.constexpr

@@ -10,7 +10,7 @@ from model.kernels.int8_linear import reference as linear_reference
 from model.kernels.int8_linear import triton as linear
 from model.kernels.int8_linear.one_token import one_token
 from model.kernels.int8_linear.product import Tiling
-from model.kernels.int8_linear.rows import quantize
+from model.kernels.int8_linear.rows import counters, quantize
 from model.kernels.w4a8_experts import reference as experts_reference
 from model.kernels.w4a8_experts import triton as experts
 from model.quantization.rounding import dequantize, minmax_scale, quantize_tokens, quantize_weight
@@ -93,10 +93,11 @@ def test_linear_kernel(device, draw, rows, split, bits):
 
 
 @pytest.mark.parametrize(
-    "rows, outputs, columns", [(20, 192, 512), (33, 64, 1280), (17, 256, 6144), (64, 256, 4096)]
+    "rows, outputs, columns",
+    [(20, 192, 512), (33, 64, 1280), (64, 128, 3072), (17, 256, 6144), (64, 256, 4096), (5, 128, 6144)],
 )
 def test_small_products(device, dtype, draw, rows, outputs, columns):
-    """On Hopper a kernel of its own takes these: the first two in one part, the others in four."""
+    """On Hopper a kernel of its own takes these: two in one part, one in two parts, three in four."""
     values, scale = quantized(draw, outputs, columns, bits=4)
     weight = stored(values, 4)
     for again in range(3):
@@ -126,6 +127,24 @@ def test_products_that_follow_each_other(draw):
             value.fill_(float("nan"))
         graph.replay()
         assert all(torch.equal(value, wanted) for value, wanted in zip(out, expected, strict=True))
+
+
+def test_counters_are_kept_and_grow(device):
+    kept = {}
+    first = counters(kept, "a", 8, torch.device(device))
+    first += 1
+    assert counters(kept, "a", 5, torch.device(device)) is first
+    assert counters(kept, "b", 5, torch.device(device)).tolist() == [0] * 5
+    assert counters(kept, "a", 9, torch.device(device)).tolist() == [0] * 9
+
+
+@pytest.mark.gpu
+def test_counters_of_a_capture_are_its_own():
+    """Only a replay would set them to zero, and the next product may come before one."""
+    kept, graph = {}, torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        counters(kept, "a", 8, torch.device("cuda"))
+    assert not kept
 
 
 @pytest.mark.parametrize("bits", [4, 8])
