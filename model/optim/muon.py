@@ -19,7 +19,8 @@ from model.kernels.newton_schulz.reference import working_dtype
 from model.kernels.registry import decayed_update, nesterov_direction, newton_schulz
 
 UPDATE_RMS = 0.2
-# Elements orthogonalised in one batch, at most: bounds the optimizer's working memory.
+# Elements orthogonalised in one batch, at most: bounds the optimizer's working memory. On a card two batches
+# have theirs at once.
 BATCH_ELEMENTS = 1 << 28
 
 
@@ -72,7 +73,7 @@ class Muon(torch.optim.Optimizer):
         """Where batch after batch is computed: on a card in two streams by turns, so that one fills the
         device where the last tiles of a product of the other leave it half empty.
         """
-        if not self.param_groups[0]["params"][0].is_cuda:
+        if not any(parameter.is_cuda for group in self.param_groups for parameter in group["params"]):
             return itertools.repeat(contextlib.nullcontext())
         self._side = self._side or torch.cuda.Stream()
         self._side.wait_stream(torch.cuda.current_stream())

@@ -76,6 +76,10 @@ def test_no_gradient_no_step_and_zero_gradients_only_decay():
     assert torch.equal(weights[1], start[1]) and weights[1] not in optimizer.state
 
 
+def test_without_parameters_a_step_does_nothing():
+    Muon([], lr=0.5, momentum=0.95, weight_decay=0.1).step()
+
+
 def test_update_has_the_rms_of_adam_whatever_the_cut():
     gradient = torch.randn(256, 64)
     for blocks in (1, 4, 16):
