@@ -40,6 +40,8 @@ from pipeline.tracking import Metrics
 METRICS = "metrics.json"
 FORCE = "GLM5_FORCE"  # set to 1 by an orchestrator that cannot change a stage's command line
 END_WITH_PARENT = "GLM5_END_WITH_PARENT"  # set to 1 by an orchestrator; by hand, a stage outlives its shell
+# Tracked files that runs themselves write: no change of the code.
+WRITTEN_BY_RUNS = ("params.yaml", "dvc.lock")
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "datasketch", "pydantic")
 
 
@@ -210,9 +212,13 @@ def _record(context: Context, identity_parts: dict, metrics: dict, started: floa
 
 
 def git_commit() -> str | None:
-    """Commit of the working tree, with ``+changes`` when it differs; None outside a repository."""
+    """Commit of the working tree, with ``+changes`` when it differs in more than what runs write; None
+    outside a repository.
+    """
+    others = [f":(top,exclude){name}" for name in WRITTEN_BY_RUNS]
     try:
-        commit, changed = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "-uno", "--", ":(top)", *others)
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+changes" if changed else "")

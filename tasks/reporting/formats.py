@@ -53,6 +53,12 @@ def operations(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def commit(text: str) -> str:
+    """``abcdef012345``, ``abcdef012345+changes``, ``unknown``."""
+    name, plus, changes = text.partition("+")
+    return name[:12] + plus + changes
+
+
 def score(value: float | None, kind: str) -> str:
     """``kind``: share, gap (both in per cent), bits, nats, rating (in points of Elo)."""
     if value is None:

@@ -111,7 +111,7 @@ def render(template: str, values: dict[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=template.endswith(".html.jinja"),
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    shapes = ("duration", "count", "megabytes", "number", "operations", "score", "marked")
+    shapes = ("duration", "count", "megabytes", "number", "operations", "commit", "score", "marked")
     environment.filters |= {name: getattr(formats, name) for name in shapes}
     environment.globals |= {
         "interval": formats.interval, "difference": difference, "verdicts": WORDS,

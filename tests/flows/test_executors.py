@@ -92,6 +92,27 @@ def test_files_of_a_folder_source_that_changed_are_seen_though_dvc_does_not_watc
     assert "0 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
 
 
+def test_what_runs_write_is_no_change_of_the_code(repository, glm5):
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments]
+        return subprocess.run(
+            command, cwd=repository, check=True, capture_output=True, text=True, timeout=PATIENCE
+        ).stdout.strip()
+
+    def recorded(recipe: str) -> str:
+        assert glm5(repository, "run", "collect", "--force", "--recipe", recipe).returncode == 0
+        return json.loads((repository / f"artifacts/{recipe}/collect/record.json").read_text())["git_commit"]
+
+    recorded("tiny")
+    git("add", "params.yaml", "dvc.lock")
+    git("commit", "-qm", "as a clone has it")
+    assert recorded("smoke") == git("rev-parse", "HEAD")  # though both are other files now:
+    assert git("status", "--porcelain", "-uno").split() == ["M", "dvc.lock", "M", "params.yaml"]
+    recipe = repository / "recipes/tiny.yaml"
+    recipe.write_text(recipe.read_text() + "# mine\n")
+    assert recorded("smoke") == git("rev-parse", "HEAD") + "+changes"
+
+
 def test_what_was_pushed_to_a_folder_is_pulled_back(finished, dvc):
     before = values(finished, "sft")
     dvc("remote", "add", "--local", "--default", "store", str(finished.parent / "store"))

@@ -114,6 +114,9 @@ FACTS = {
 }
 
 
+COMMITS = {"curate": "abcdef0123456789+changes", "tokenizer": None}
+
+
 def fill(stage: str, folder: Path) -> dict:
     """The payload of a stage; returns its metrics."""
     if stage == "tokenizer":
@@ -205,7 +208,7 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
             "stage": stage, "identity": f"{number:064d}", "sections": sections, "metrics": metrics, "seed": 7,
             "facts": FACTS.get(stage, {}),
             "started": 1000.0 + 100 * number, "seconds": 10.0 + number, "peak_memory_bytes": 3 * 10**8,
-            "git_commit": "abcdef0123456789", "python": "3.11.9", "packages": {"torch": "2.13.0"},
+            "git_commit": COMMITS.get(stage, "abcdef0123456789"), "python": "3.11.9", "packages": {"torch": "2.13.0"},
             "host": {"system": "Linux", "machine": "x86_64", "cores": 2},
         }  # fmt: skip
         artifacts.publish(draft, found[stage], record)
@@ -275,6 +278,14 @@ def test_the_page_shows_what_was_measured(folders, tmp_path):
     assert "Not run here: humaneval (no sandbox is here)." in shown
     assert page.count("<svg") >= 1 + 5 * 2  # the graph, and at least loss and rate of each training stage
     assert "0123456789abcdef" in shown and "abcdef012345" in shown
+
+
+def test_page_and_markdown_say_the_same_commits(folders, tmp_path):
+    page, text, _ = write(folders, tmp_path)
+    shown = {name: re.search(rf"{name} (?:0\d+ \w+) (\S+)", words(page)).group(1) for name in folders}
+    written = {name: re.search(rf"\| {name} \| `0.*` \| `(\S+)` \|\n", text).group(1) for name in folders}
+    others = dict.fromkeys(folders, "abcdef012345")
+    assert shown == written == others | {"curate": "abcdef012345+changes", "tokenizer": "unknown"}
 
 
 def test_the_card_tells_of_the_last_checkpoint_what_the_records_say(folders, tmp_path):
