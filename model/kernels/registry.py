@@ -36,7 +36,7 @@ def _operation(folder: str, name: str, narrow: tuple[int, ...] = ()) -> Callable
         with torch.autocast(device, enabled=False):
             return operation(*arguments, **options)
 
-    # ``torch.compiler.disable`` imports the compiler at once, which takes seconds; this does when it is called.
+    # ``torch.compiler.disable`` imports the compiler at once, which takes seconds; here the first call does.
     untraced = torch._disable_dynamo(run)
 
     def call(*arguments, **options):
