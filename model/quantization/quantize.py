@@ -18,7 +18,7 @@ from model.quantization.layers import is_quantized
 from model.quantization.pairs import expert_pairs, ffn_pairs, inner_pairs, move, norm_pairs
 from model.quantization.rotation import rotate_model
 from model.quantization.rounding import QuantizedTensor, minmax_scale, quantize_weight
-from model.quantization.scales import clipped_scale, mse_scale, ssz_scale
+from model.quantization.scales import clipped_scale, ssz_scale
 from model.quantization.scheme import DENSE_BITS, QUERIES_AND_KEYS, Scheme
 from model.quantization.smoothing import awq, flex, search, smoothquant
 from model.transformer import Block, Transformer
@@ -39,6 +39,7 @@ RECIPES = {
 }
 EXPERT_SCALES = {"ssz": ssz_scale, "flex_awq_ssz": ssz_scale}  # min-max under the other methods
 BY_INPUTS = ("awq", "gptq")  # whose rounding looks at what a matrix reads
+AT_ONCE = 16  # experts that GPTQ rounds at once: bounds what it keeps in float64
 
 
 @torch.no_grad()
@@ -123,31 +124,35 @@ def _round_block(
         if scheme.method not in BY_INPUTS:
             rounded[name] = _round(name, weight, scheme)
         elif name in found.experts:
-            parts = [
-                _fit(f"{name}[{expert}]", weight[expert], inputs, scheme.expert_bits, scheme, facts)
-                for expert, inputs in enumerate(found.experts[name])
-            ]
-            values, scale = torch.stack([p.values for p in parts]), torch.stack([p.scale for p in parts])
-            rounded[name] = QuantizedTensor(values, scale, scheme.expert_bits)
+            rounded[name] = _fit(name, weight, found.experts[name], scheme.expert_bits, scheme, facts)
         else:
-            rounded[name] = _fit(name, weight, found.linear[name], DENSE_BITS, scheme, facts)
+            one = _fit(name, weight.unsqueeze(0), [found.linear[name]], DENSE_BITS, scheme, facts)
+            rounded[name] = QuantizedTensor(one.values[0], one.scale[0], one.bits)
     return rounded
 
 
 def _fit(
-    name: str, weight_OI: torch.Tensor, inputs: Inputs, bits: int, scheme: Scheme, facts: dict
+    name: str, weight_EOI: torch.Tensor, inputs: list[Inputs], bits: int, scheme: Scheme, facts: dict
 ) -> QuantizedTensor:
-    """One matrix, rounded by what it reads."""
+    """Matrices of one shape, each rounded by what it reads."""
     if scheme.method == "awq":
         if QUERIES_AND_KEYS.fullmatch(name):
-            return _nearest(weight_OI, minmax_scale(weight_OI, bits), bits)
-        return _nearest(weight_OI, clipped_scale(weight_OI, inputs.rows_NI, bits), bits)
-    result = gptq(weight_OI, inputs.hessian_II, bits)
-    if result is None:
-        log.warning("%s: its inputs' second moments have no Cholesky factor; rounded to nearest", name)
-        facts["rounded_to_nearest"].append(name)
-        result = _nearest(weight_OI, mse_scale(weight_OI, bits), bits)
-    return result
+            return _nearest(weight_EOI, minmax_scale(weight_EOI, bits), bits)
+        scales = [
+            clipped_scale(weight, one.rows_NI, bits) for weight, one in zip(weight_EOI, inputs, strict=True)
+        ]
+        return _nearest(weight_EOI, torch.stack(scales), bits)
+    parts = []
+    for first in range(0, len(inputs), AT_ONCE):
+        some = slice(first, first + AT_ONCE)
+        part, failed = gptq(weight_EOI[some], torch.stack([one.hessian_II for one in inputs[some]]), bits)
+        parts.append(part)
+        for number in failed.nonzero().flatten().tolist():
+            which = f"{name}[{first + number}]" if len(inputs) > 1 else name
+            log.warning("%s: its inputs' second moments have no Cholesky factor; rounded to nearest", which)
+            facts["rounded_to_nearest"].append(which)
+    values, scale = torch.cat([part.values for part in parts]), torch.cat([part.scale for part in parts])
+    return QuantizedTensor(values, scale, bits)
 
 
 def _round_all(model: Transformer, scheme: Scheme) -> dict[str, QuantizedTensor]:

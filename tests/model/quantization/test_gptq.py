@@ -5,9 +5,20 @@ import itertools
 import pytest
 import torch
 
-from model.quantization.gptq import BLOCK, DAMPING, gptq
+from model.quantization.gptq import BLOCK, DAMPING
+from model.quantization.gptq import gptq as gptq_of_many
 from model.quantization.rounding import QuantizedTensor, dequantize, largest, quantize_weight
 from model.quantization.scales import mse_scale
+
+
+def gptq(weight, hessian, bits: int) -> QuantizedTensor | None:
+    """One matrix; None where it has no factor, and then it is rounded to nearest."""
+    found, failed = gptq_of_many(weight.unsqueeze(0), hessian.unsqueeze(0), bits)
+    one = QuantizedTensor(found.values[0], found.scale[0], bits)
+    if not failed:
+        return one
+    assert torch.equal(one.values, quantize_weight(weight, mse_scale(weight, bits), bits))
+    return None
 
 
 def correlated(rows: int, features: int) -> torch.Tensor:
@@ -107,3 +118,16 @@ def test_inputs_that_are_always_zero_and_hessians_that_are_broken():
     negative = -torch.ones(16, 16).double() + torch.eye(16)
     assert gptq(weight, negative, 4) is None
     assert gptq(weight, torch.full((16, 16), float("nan")).double(), 4) is None
+
+
+def test_many_at_once_are_each_as_alone():
+    weights = torch.randn(4, 6, 40)
+    rows = [correlated(200, 40).double() for _ in range(4)]
+    hessians = torch.stack([x.T @ x for x in rows])
+    hessians[2] = float("nan")
+    found, failed = gptq_of_many(weights, hessians, 4)
+    assert failed.tolist() == [False, False, True, False]
+    for number in range(4):
+        alone, _ = gptq_of_many(weights[number : number + 1], hessians[number : number + 1], 4)
+        assert torch.equal(found.values[number], alone.values[0])
+        assert torch.equal(found.scale[number], alone.scale[0])
