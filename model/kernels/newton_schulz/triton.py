@@ -25,8 +25,8 @@ TOGETHER = (3, 2)
 
 @torch.no_grad()
 def newton_schulz(x_LAB: torch.Tensor, norm_L: torch.Tensor | None = None) -> torch.Tensor:
-    """As the reference, in bfloat16. Norms below 1e-18 count as 1e-18; above 1.8e19 their squares overflow, and
-    the result is NaN.
+    """As the reference, in bfloat16. Norms below 1e-18 count as 1e-18; the squares of those above 1.8e19
+    overflow, and the result is NaN.
     """
     wide = x_LAB.shape[-2] <= x_LAB.shape[-1]
     x = (x_LAB if wide else x_LAB.transpose(-2, -1)).to(X_TYPE).contiguous()
