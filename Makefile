@@ -28,7 +28,7 @@ stop: $(INSTALLED)
 	@$(BIN)/python -m flows.cli stop
 
 mlflow: $(INSTALLED)
-	@$(BIN)/python -m flows.cli mlflow
+	@$(BIN)/python -m flows.cli mlflow $(if $(PORT),--port $(PORT))
 
 doctor: $(INSTALLED)
 	@$(BIN)/python -m flows.cli doctor

@@ -214,10 +214,13 @@ def _mlflow(arguments: argparse.Namespace) -> int:
     import os
     import sys
 
-    from pipeline.mlflow_sink import settings, tracking_uri
+    from flows.ports import HOST, free_port
+    from pipeline.mlflow_sink import require_store, settings, tracking_uri
 
+    port = free_port(arguments.port)  # of these two MLflow would print a log, and try again for long
+    require_store()
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", tracking_uri()]
-    command += ["--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"]
+    command += ["--host", HOST, "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, command, {**os.environ, **settings()})
 
 

@@ -18,12 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from flows.ports import HOST, free_port
 from pipeline.errors import UserError
 from pipeline.recipe.load import recipe_names
 
-HOST = "127.0.0.1"
-PORT = 4200
-PORTS_TRIED = 20
 POOL = "local"
 SECONDS_TO_START = 900.0  # bounds a hang: one that ends is noticed at once
 SECONDS_TO_ANSWER = 60.0  # a busy machine is slow, and a closed port refuses at once
@@ -195,7 +193,7 @@ def _start_server(port: int | None) -> str:
         if port is not None and not api.endswith(f":{port}/api"):
             raise UserError(f"this clone's Prefect server already runs at {api}: `make stop` ends it")
         return api
-    port = _free_port(port)
+    port = free_port(port)
     api = f"http://{HOST}:{port}/api"
     command = ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
     _spawn("server", command, api, subprocess.DEVNULL)
@@ -263,23 +261,6 @@ def _answers(api: str) -> bool:
             return reply.status == 200
     except OSError:
         return False
-
-
-def _free_port(wanted: int | None) -> int:
-    """``wanted`` if it is free, else an error; without a wish the first free one from Prefect's own on."""
-    for port in [wanted] if wanted is not None else range(PORT, PORT + PORTS_TRIED):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind((HOST, port))
-                return port
-    if wanted is not None:
-        raise UserError(
-            f"port {wanted} of {HOST} is taken by another program: end it, or choose another with PORT=..."
-        )
-    raise UserError(
-        f"ports {PORT} to {PORT + PORTS_TRIED - 1} of {HOST} are all taken: choose another with PORT=..."
-    )
 
 
 def _deployment_digest() -> str:

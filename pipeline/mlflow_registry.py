@@ -12,14 +12,14 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import artifacts
 from pipeline.disk import full_disk_in_one_sentence
 from pipeline.errors import UserError, run_command
-from pipeline.mlflow_sink import SQLITE, tracking_uri
+from pipeline.mlflow_sink import SQLITE, open_sqlite, tracking_uri
 
 ALIAS = "released"
 DIGEST = "glm5.release"  # tag of a version: what was released, card and all
@@ -138,11 +138,7 @@ def _sentences(uri: str) -> Iterator[None]:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        if uri.startswith(SQLITE):  # MLflow itself would try again for long
-            path = Path(uri.removeprefix(SQLITE))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(path, timeout=30)) as database:
-                database.execute("PRAGMA schema_version").fetchone()
+        open_sqlite(uri)
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         reason = str(error).partition("\n")[0][:300]

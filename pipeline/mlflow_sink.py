@@ -11,13 +11,16 @@ import importlib.util
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+import tempfile
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TextIO
 
 from pipeline import artifacts
+from pipeline.errors import UserError
 from pipeline.files import locked
 
 PARENT = "GLM5_MLFLOW_PARENT"  # name of the pipeline run that a stage belongs to
@@ -25,12 +28,39 @@ SWITCH = "GLM5_MLFLOW"  # "off" for no MLflow
 DESCRIPTION = "mlflow.json"
 LOG = "mlflow.log"
 SQLITE = "sqlite:///"
+SECONDS_FOR_LOCK = 30.0
 
 
 def tracking_uri() -> str:
     """``MLFLOW_TRACKING_URI``, else a SQLite file in ``runs/``; never MLflow's own default."""
     default = f"sqlite:///{(artifacts.root() / 'runs' / 'mlflow.db').absolute()}"
     return os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def require_store() -> None:
+    """Raise ``UserError`` where the tracking URI is a file of SQLite that cannot be used."""
+    uri = tracking_uri()
+    try:
+        open_sqlite(uri)
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"MLflow cannot use {uri.removeprefix(SQLITE)} ({reason}): mend that, or set GLM5_ROOT to "
+            "another folder or MLFLOW_TRACKING_URI to another store"
+        ) from None
+
+
+def open_sqlite(uri: str) -> None:
+    """Open the file of SQLite that ``uri`` may name, as MLflow itself tries it for a minute before it says
+    what is wrong. Raises ``OSError`` or ``sqlite3.Error``.
+    """
+    if uri.startswith(SQLITE):
+        path = Path(uri.removeprefix(SQLITE))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):  # a transaction has files beside it
+            pass
+        with closing(sqlite3.connect(path, timeout=SECONDS_FOR_LOCK)) as database:
+            database.execute("BEGIN IMMEDIATE")
 
 
 def settings() -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 import re
 import shutil
+import socket
+import subprocess
 
 import pytest
 import yaml
 
 from pipeline.recipe import load_recipe
 from tests.flows.conftest import REPOSITORY
+from tests.waiting import PATIENCE, free_port
 
 
 @pytest.mark.parametrize("command", ["pipeline", "mlflow"])
@@ -19,6 +22,42 @@ def test_a_port_out_of_range(bare, glm5, command, port):
         f"glm5 {command}: error: argument --port: {port!r} is not a whole number from 1 to 65535"
     )
     assert not (bare / ".prefect").exists()
+
+
+def test_mlflow_on_a_port_that_is_taken(bare, glm5):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = glm5(bare, "mlflow", "--port", str(port))
+    sentence = f"error: port {port} of 127.0.0.1 is taken by another program: end it, or choose another"
+    assert done.returncode == 1
+    assert done.stdout.startswith(sentence) and done.stdout.count("\n") == 1, done.stdout
+
+
+def refused_store(done, path, reason) -> bool:
+    assert done.returncode == 1, done.stdout
+    assert done.stdout.startswith(f"error: MLflow cannot use {path} ({reason}): mend that, or set"), (
+        done.stdout
+    )
+    return done.stdout.count("\n") == 1
+
+
+def test_mlflow_where_its_database_cannot_be_made(bare, glm5):
+    port, path = str(free_port()), bare / "runs/mlflow.db"
+    path.mkdir(parents=True)
+    assert refused_store(glm5(bare, "mlflow", "--port", port), path, "unable to open database file")
+    shutil.rmtree(bare / "runs")
+    (bare / "runs").write_text("")
+    assert refused_store(glm5(bare, "mlflow", "--port", port), path, "File exists")
+
+
+def test_mlflow_on_a_disk_that_is_read_only(bare, glm5, mount_disk):
+    disk = mount_disk("64k")
+    (disk / "runs").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True, timeout=PATIENCE)
+    done = glm5(bare, "mlflow", "--port", str(free_port()), GLM5_ROOT=str(disk))
+    assert refused_store(done, disk / "runs/mlflow.db", "Read-only file system")
 
 
 @pytest.mark.parametrize("devices", ["0", "-2", "1.5"])
