@@ -11,7 +11,8 @@ experts in float and everything else in 8 bits, so its logits are near ours and 
 so exports of a random checkpoint of that size are tried: 8 bits everywhere but in the experts, 8 bits
 everywhere, and 4-bit experts. Differences are of log-probabilities, in nats. Its 8-bit products are oneDNN's,
 which on a processor without VNNI add pairs in 16 bits and saturate: there they are wrong by some percent,
-whatever the folder holds.
+whatever the folder holds. On a processor with AMX it takes another kernel, which refuses these float32
+folders. What vLLM does not start on or refuses is recorded with its reason, and the others are tried.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import torch
 
@@ -67,8 +69,9 @@ def show(options: argparse.Namespace) -> int:
     if options.vllm:
         if not options.python.exists():
             raise UserError(f"{options.python} is not there: run `make vllm`, or give --python")
-        vnni = "vnni" in Path("/proc/cpuinfo").read_text()
-        result["vllm"] = {"versions": versions(options.python), "vnni": vnni, **in_vllm(options.python)}
+        flags = Path("/proc/cpuinfo").read_text()
+        kernels = {name: name in flags for name in ("vnni", "amx_int8")}  # on these depends which it takes
+        result["vllm"] = {"versions": versions(options.python), **kernels, **in_vllm(options.python)}
     text = json.dumps(result, indent=2)
     print(text)
     if options.out:
@@ -164,12 +167,14 @@ def in_vllm(python: Path) -> dict[str, Any]:
 
 
 def serve(folder: Path, python: Path, prompts: list[list[int]], own: np.ndarray) -> dict[str, Any]:
-    """Likelihoods from vLLM beside ours, or why it does not start."""
+    """Likelihoods from vLLM beside ours, or why it does not start, refuses or ends."""
     try:
         with served(folder, python) as client:
             theirs = np.concatenate(client.score(prompts))
-    except RuntimeError as error:
-        return {"served": False, "reason": str(error).partition("; the end of")[0]}
+    except (RuntimeError, ValueError, httpx.TransportError) as error:
+        causes = getattr(error, "__notes__", [])  # of the server's log
+        reason = str(error).partition("; the end of")[0]
+        return {"served": False, "reason": " ".join([reason, *(f"({cause})" for cause in causes)])}
     return {"served": True, "vllm_from_ours": difference(theirs - own)}
 
 

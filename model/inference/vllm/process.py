@@ -27,7 +27,8 @@ def serving(
     """The URL of a server on a folder, on a free port of this machine, ended with the context.
 
     ``options`` are those of ``model.inference.vllm`` and of vLLM itself, ``variables`` of the environment.
-    Raises ``RuntimeError`` with the end of what the server said where it does not start.
+    Raises ``RuntimeError`` with the end of what the server said where it does not start. An exception of the
+    body gets the first error of the server's log as a note: its answers do not say why its engine died.
     """
     port = _free_port()
     command = [
@@ -41,7 +42,12 @@ def serving(
         )  # fmt: skip
         try:
             _wait_for(f"http://127.0.0.1:{port}", process, log)
-            yield f"http://127.0.0.1:{port}"
+            try:
+                yield f"http://127.0.0.1:{port}"
+            except Exception as error:
+                if cause := _cause(_read(log)):
+                    error.add_note(cause)
+                raise
         finally:
             _end(process)
 
@@ -53,12 +59,20 @@ def _wait_for(url: str, process: subprocess.Popen, log: IO[str]) -> None:
             if httpx.get(f"{url}/health", timeout=10, trust_env=False).is_success:
                 return
         time.sleep(0.5)
-    log.seek(0)
-    said = log.read()
-    # A worker's own error stands far above what the server makes of it.
-    errors = re.findall(r"\bERROR\b.*?\b([A-Z]\w*(?:Error|Exception): .+)", said)
-    cause = f" ({errors[0]})" if errors else ""
+    said = _read(log)
+    cause = f" ({_cause(said)})" if _cause(said) else ""
     raise RuntimeError(f"vLLM's server did not start{cause}; the end of what it said:\n{said[-3000:]}")
+
+
+def _read(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()
+
+
+def _cause(said: str) -> str:
+    """The first error of a log: a worker's own stands far above what the server makes of it."""
+    found = re.search(r"\bERROR\b.*?\b([A-Z]\w*(?:Error|Exception): .+)", said)
+    return found[1] if found else ""
 
 
 def _end(process: subprocess.Popen) -> None:
