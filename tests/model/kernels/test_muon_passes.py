@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 
 from model.kernels.muon import reference, triton
 from model.kernels.newton_schulz.reference import working_dtype
-from model.optim.muon import Muon
+from model.optim import muon
 
 SHAPES = [(1, 70, 130), (3, 130, 70), (5, 1, 9), (2, 64, 64), (1, 9, 1)]
 
@@ -35,16 +35,20 @@ def test_update(shape, dtype, draw, error):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("elements", [muon.BATCH_ELEMENTS, 1])
 @pytest.mark.parametrize(
     ("shape", "blocks"), [((1024, 4096), 1), ((4096, 1024), 1), ((2048, 512), 16), ((3, 1536, 1100), 1)]
 )
-def test_step_on_a_card(shape, blocks, draw, error):
-    """Two steps against the same in float64 on a CPU; a second parameter of the shape shares the batch."""
+def test_step_on_a_card(shape, blocks, elements, draw, error, monkeypatch):
+    """Two steps against the same in float64 on a CPU; a second parameter of the shape shares the batch, or has
+    one of its own on the other stream.
+    """
+    monkeypatch.setattr(muon, "BATCH_ELEMENTS", elements)
     start, grads = [draw(*shape) for _ in range(2)], [draw(*shape) for _ in range(4)]
 
     def run(device, dtype):
         weights = [torch.nn.Parameter(w.to(device, dtype, copy=True)) for w in start]
-        optimizer = Muon([(w, blocks) for w in weights], lr=0.05, momentum=0.95, weight_decay=0.1)
+        optimizer = muon.Muon([(w, blocks) for w in weights], lr=0.05, momentum=0.95, weight_decay=0.1)
         for turn in range(2):
             for weight, grad in zip(weights, grads[2 * turn :], strict=False):
                 weight.grad = grad.to(device, dtype)
