@@ -40,8 +40,8 @@ def test_update(shape, dtype, draw, error):
     ("shape", "blocks"), [((1024, 4096), 1), ((4096, 1024), 1), ((2048, 512), 16), ((3, 1536, 1100), 1)]
 )
 def test_step_on_a_card(shape, blocks, elements, draw, error, monkeypatch):
-    """Two steps against the same in float64 on a CPU; a second parameter of the shape shares the batch, or has
-    one of its own on the other stream.
+    """Two steps against the same in float64 on a CPU; a second parameter of the shape shares the batch, or
+    has one of its own on the other stream.
     """
     monkeypatch.setattr(muon, "BATCH_ELEMENTS", elements)
     start, grads = [draw(*shape) for _ in range(2)], [draw(*shape) for _ in range(4)]
