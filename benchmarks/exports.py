@@ -32,6 +32,7 @@ import httpx
 import numpy as np
 import torch
 
+from benchmarks.output import require_place
 from benchmarks.vllm_parity import difference, random_checkpoints, served, versions
 from model.hub import load_folder, read_config, read_quantized, save_folder
 from model.hub.weights import split_fused
@@ -62,6 +63,8 @@ def main() -> None:
 
 
 def show(options: argparse.Namespace) -> int:
+    if options.out:
+        require_place(options.out)
     result: dict[str, Any] = {"date": date.today().isoformat(), "torch": torch.__version__}
     if options.folder:
         result["folder"] = options.folder.name
@@ -89,6 +92,8 @@ def in_transformers(folder: Path) -> dict[str, Any]:
         plain, parts = read_quantized(folder)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load {folder}: {error}") from error
+    if not parts:
+        raise UserError(f"{folder} is not quantised: give --folder what stage quantize left, or its w8a8/")
     mtp = re.compile(rf"model\.layers\.{read_config(folder)[0].num_layers}\.")
     result = {name: metadata.version(name) for name in ("transformers", "compressed-tensors")}
     tokens = torch.randint(

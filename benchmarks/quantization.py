@@ -15,25 +15,30 @@ distribution from the float model's on those rows, in nats.
 import argparse
 import copy
 import json
+import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
+from benchmarks.output import require_place
 from model.chat.tokenizer import Tokenizer
+from model.inference.server.loading import usable_device
 from model.quantization.calibration import measure_kurtosis
-from model.quantization.layers import install
+from model.quantization.layers import install, is_quantized
 from model.quantization.outliers import Outliers, inject
 from model.quantization.quantize import quantize_model
 from model.quantization.scheme import Scheme
 from model.transformer import Transformer
 from pipeline import artifacts
-from pipeline.errors import run_command
+from pipeline.errors import UserError, run_command
 from pipeline.recipe import load_recipe
 from pipeline.recipe.quantization import Calibration, HeldOut
 from tasks.quantization.comparison import Comparison
@@ -44,6 +49,7 @@ from tasks.training.setup import load_model
 RESULT = Path("benchmarks/results/quantization")
 METHODS_OF_8 = ("minmax", "flex_awq_ssz")
 METHODS = ("minmax", "ssz", "awq", "flex_awq_ssz", "gptq")
+NEEDED = {"sft_data": "chats.jsonl", "pretrain_data": "meta.json", "eval_sets": "heldout.parquet"}
 # Kinds of matrices that a rotation's effect reaches: what they read is a norm's output.
 ROTATED = ("attention.q_down", "attention.kv_down", "attention.q_up", "ffn.gate_up", "ffn.shared.gate_up")
 KEPT = ("kurtosis", "pooled", "rounded_to_nearest")  # of the quantiser's facts
@@ -56,15 +62,12 @@ COLUMNS = (
 def main() -> None:
     options = parse()
     recipe = load_recipe(options.recipe)
-    inputs = {
-        name: artifacts.artifact_dir(recipe.name, name) for name in ("sft_data", "pretrain_data", "eval_sets")
-    }
-    model = load_model(options.checkpoint, torch.device(options.device)).eval()
-    tokenizer = Tokenizer.load(options.checkpoint)
-    calibration = Calibration(chats=options.chats, documents=options.documents, length=options.length)
-    heldout = HeldOut(
-        chats=options.rows, documents=options.rows, length=options.length, prompts=options.prompts
-    )
+    calibration, heldout = sections(options)
+    outliers = outliers_of(options)
+    for ending in (".json", ".md"):
+        require_place(options.out.with_suffix(ending))
+    inputs = inputs_of(recipe.name)
+    model, tokenizer = float_model(options.checkpoint, options.device)
     chats = chat_rows(
         inputs["sft_data"] / "chats.jsonl", tokenizer, recipe.sft, heldout.chats, calibration.chats
     )
@@ -73,7 +76,6 @@ def main() -> None:
     rows = heldout_rows(chats.heldout, inputs["eval_sets"] / "heldout.parquet", tokenizer, heldout)
     rows = {name: rows[name] for name in options.groups}
     prompts = prompts_of(chats.heldout, heldout.prompts)
-    outliers = Outliers(factor=options.outliers, share=options.share)
     result = {
         "date": date.today().isoformat(), "machine": machine(options.device), "torch": torch.__version__,
         "checkpoint": options.checkpoint.name, "dtype": str(model.embed.weight.dtype),
@@ -125,6 +127,58 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def sections(options: argparse.Namespace) -> tuple[Calibration, HeldOut]:
+    """What the recipe's section would say. Raises ``UserError`` for a number outside of its bounds."""
+    try:
+        calibration = Calibration(chats=options.chats, documents=options.documents, length=options.length)
+        heldout = HeldOut(
+            chats=options.rows, documents=options.rows, length=options.length, prompts=options.prompts
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        option = "rows" if error.title == "HeldOut" and field in ("chats", "documents") else field
+        bound = first["msg"].removeprefix("Input ")
+        raise UserError(f"--{option} {first['input']} is out of bounds: it {bound}") from error
+    return calibration, heldout
+
+
+def outliers_of(options: argparse.Namespace) -> Outliers:
+    if not 0 < options.share <= 1:
+        raise UserError(f"--share {options.share} is no share of the features: say more than 0, at most 1")
+    if not (options.outliers > 0 and math.isfinite(options.outliers)):
+        raise UserError(f"--outliers {options.outliers} is no factor: say a positive number")
+    return Outliers(factor=options.outliers, share=options.share)
+
+
+def inputs_of(recipe: str) -> dict[str, Path]:
+    inputs = {name: artifacts.artifact_dir(recipe, name) for name in NEEDED}
+    for name, file in NEEDED.items():
+        if not (inputs[name] / file).exists():
+            raise UserError(f"{inputs[name] / file} is missing: run stage {name} of the recipe first")
+    return inputs
+
+
+def float_model(checkpoint: Path, device: str) -> tuple[Transformer, Tokenizer]:
+    """Raises ``UserError`` for a checkpoint that cannot be loaded, or is quantised."""
+    try:
+        model = load_model(checkpoint, usable_device(device)).eval()
+        if is_quantized(model):
+            raise UserError(f"{checkpoint} is quantised: give --checkpoint the float one that it comes from")
+        return model, Tokenizer.load(checkpoint)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """What the quantiser says of a model or of tokens that it refuses."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"the checkpoint cannot be quantised: {error}") from error
+
+
 def machine(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
@@ -144,12 +198,14 @@ def ablate(
     comparison: Comparison,
     schemes: Sequence[tuple[str, Scheme]],
 ) -> Iterator[dict[str, Any]]:
-    """A row for the float model and one for each variant."""
-    kurtosis = summary(measure_kurtosis(model, batches))
+    """A row for the float model and one for each variant. Raises ``UserError`` for what is refused."""
+    with in_one_sentence():
+        kurtosis = summary(measure_kurtosis(model, batches))
     yield {"name": "float", **comparison.row(for_inference(copy.deepcopy(model))), **kurtosis}
     for name, scheme in schemes:
         start = time.perf_counter()
-        floats, tensors, facts = quantize_model(model, batches, scheme)
+        with in_one_sentence():
+            floats, tensors, facts = quantize_model(model, batches, scheme)
         seconds = time.perf_counter() - start
         install(floats, tensors)
         yield {

@@ -1,4 +1,4 @@
-"""What benchmarks.exports says of a server that starts and then refuses.
+"""What benchmarks.exports says of a server that starts and then refuses, and of what it cannot use.
 
 The server is a stand-in: vLLM itself does so with float32 on a processor with AMX alone.
 """
@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import exports
+from model.config import preset
+from model.hub import save_folder
+from model.transformer import Transformer
+from pipeline.errors import UserError
 
 REFUSING = """#!{python}
 import json, sys
@@ -65,3 +69,16 @@ def test_a_refused_export_is_recorded_and_the_others_are_tried(tmp_path, python,
             "vLLM refused /inference/v1/generate (500): EngineCore encountered an issue. "
             "(RuntimeError: expect A to be bfloat16)"
         )
+
+
+def test_a_float_folder_gets_one_sentence(tmp_path):
+    pytest.importorskip("compressed_tensors", reason="of requirements-test.lock")
+    save_folder(Transformer(preset("tiny", hidden_size=64, num_layers=2)), tmp_path)
+    with pytest.raises(UserError, match="is not quantised: give --folder what stage quantize left"):
+        exports.show(options(folder=tmp_path))
+
+
+def test_a_place_that_cannot_be_written_is_found_before_anything_runs(tmp_path):
+    for out, sentence in ((tmp_path / "no/x.json", "is not there; make it"), (tmp_path, "cannot be written")):
+        with pytest.raises(UserError, match=sentence):
+            exports.show(options(folder=tmp_path / "missing", out=out))
