@@ -44,13 +44,14 @@ def number(value: float) -> str:
 
 
 def operations(value: float | None) -> str:
-    """FLOPs with a prefix: ``4.5 T``, ``12 P``."""
+    """FLOPs with a prefix: ``431 M``, ``4.5 T``, ``12 P``."""
     if value is None:
         return "–"
-    for size, suffix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G")):
-        if value >= size:
-            return f"{value / size:.3g} {suffix}"
-    return f"{value:.3g}"
+    size, prefixes = float(f"{value:.3g}"), " kMGTPEZY"  # rounded before a prefix is chosen: no 1e+03 G
+    thousands = 0
+    while size >= 1000 and thousands < len(prefixes) - 1:
+        size, thousands = size / 1000, thousands + 1
+    return f"{size:.3g} {prefixes[thousands]}".rstrip()
 
 
 def commit(text: str) -> str:

@@ -18,9 +18,11 @@ NUMBERS = (
     ("chats", "{:,.0f} chats"),
     ("reward/mean", "reward {:.3f}"),
     ("perplexity_chat_change/", "{:+.2%} perplexity on chats"),
-    ("val/bpb", "{:.3f} bits per byte"),
-    ("val/loss", "loss {:.3f}"),
+    ("val/bpb", "{:.3f} bits per byte of validation {of}"),
+    ("val/loss", "loss {:.3f} on validation {of}"),
 )
+# What a training stage keeps out of its own data for validation: numbers of unlike texts do not compare.
+VALIDATION = {"pretrain": "documents", "sft": "chats"}
 
 
 def tiles(facts: Facts, scores: Scores) -> list[dict[str, str]]:
@@ -84,7 +86,7 @@ def stage_numbers(facts: Facts, scores: Scores) -> dict[str, str]:
             continue
         found = next(
             (
-                shape.format(value)
+                shape.format(value, of=VALIDATION.get(name, "sequences"))
                 for key, shape in NUMBERS
                 for measured, value in m.items()
                 if measured == key or (key.endswith("/") and measured.startswith(key))

@@ -208,7 +208,8 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
             "stage": stage, "identity": f"{number:064d}", "sections": sections, "metrics": metrics, "seed": 7,
             "facts": FACTS.get(stage, {}),
             "started": 1000.0 + 100 * number, "seconds": 10.0 + number, "peak_memory_bytes": 3 * 10**8,
-            "git_commit": COMMITS.get(stage, "abcdef0123456789"), "python": "3.11.9", "packages": {"torch": "2.13.0"},
+            "git_commit": COMMITS.get(stage, "abcdef0123456789"),
+            "python": "3.11.9", "packages": {"torch": "2.13.0"},
             "host": {"system": "Linux", "machine": "x86_64", "cores": 2},
         }  # fmt: skip
         artifacts.publish(draft, found[stage], record)
@@ -286,6 +287,32 @@ def test_page_and_markdown_say_the_same_commits(folders, tmp_path):
     written = {name: re.search(rf"\| {name} \| `0.*` \| `(\S+)` \|\n", text).group(1) for name in folders}
     others = dict.fromkeys(folders, "abcdef012345")
     assert shown == written == others | {"curate": "abcdef012345+changes", "tokenizer": "unknown"}
+
+
+GONE_TO_DATA = """() => {
+    const bar = document.querySelector("nav").getBoundingClientRect();
+    const below = document.querySelector("#data h2").getBoundingClientRect().top - bar.bottom;
+    return bar.top === 0 && 0 <= below && below < 60;
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 900, 390])
+def test_no_entry_of_the_navigation_is_cut(folders, tmp_path, request, width):
+    chromium = request.getfixturevalue("chromium")
+    write(folders, tmp_path)
+    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page.goto((tmp_path / "report.html").as_uri())
+    last, bar = page.locator("nav a").last, page.locator("nav div")
+    if width > 860:  # it wraps
+        assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth")
+    else:  # it scrolls
+        last.scroll_into_view_if_needed()
+    box, around = last.bounding_box(), bar.bounding_box()
+    assert last.inner_text() == "Provenance" and box["x"] + box["width"] <= around["x"] + around["width"]
+    page.locator("nav a", has_text="Data").click()
+    page.wait_for_function(GONE_TO_DATA)  # its heading stands below the bar
+    page.close()
 
 
 def test_the_card_tells_of_the_last_checkpoint_what_the_records_say(folders, tmp_path):

@@ -58,6 +58,18 @@ def test_the_bar_of_an_interrupted_stage_ends_where_it_ended():
     assert [(row.left, row.width) for row in rows] == [(0.0, 20.0), (20.0, 60.0), (80.0, 20.0)]
 
 
+def test_the_number_of_a_training_stage_says_of_what_it_is():
+    stages = {
+        name: StageFacts(name, "", (), {}, {"val/loss": 2.5, **more}, {})
+        for name, more in (("pretrain", {"val/bpb": 1.5}), ("midtrain", {"val/bpb": 1.25}), ("sft", {}))
+    }
+    assert stage_numbers(Facts("tiny", stages, {}), Scores.read(None)) == {
+        "pretrain": "1.500 bits per byte of validation documents",
+        "midtrain": "1.250 bits per byte of validation sequences",
+        "sft": "loss 2.500 on validation chats",
+    }
+
+
 def test_overlap_is_the_share_of_updates_and_pushes_with_rollouts_under_way():
     turns = [step(0, 2.0, [(0.0, 1.0)]), step(1, 4.0, [(2.0, 3.0)])]
     assert overlap(turns) == 0.0
@@ -185,4 +197,7 @@ def test_flops_follow_from_shape_tokens_and_lengths():
 
 
 def test_operations():
-    assert [operations(value) for value in (None, 4.5e12, 1.234e18, 2e6)] == ["–", "4.5 T", "1.23 E", "2e+06"]
+    values = (None, 0, 987, 999.9, 2e6, 4.31e8, 999.7e9, 4.5e12, 1.234e18, 9.99e29)
+    assert [operations(value) for value in values] == [
+        "–", "0", "987", "1 k", "2 M", "431 M", "1 T", "4.5 T", "1.23 E", "9.99e+05 Y",
+    ]  # fmt: skip
