@@ -58,6 +58,10 @@ def run_pipeline(
 
 def summary(recipe: str, outcomes: dict[str, Outcome], seconds: float) -> str:
     ran = sum(not outcome.skipped for outcome in outcomes.values())
-    text = f"{ran} stages ran, {len(outcomes) - ran} were up to date, {seconds:.0f} s"
+    unchanged = len(outcomes) - ran
+    text = (
+        f"{ran} {'stage' if ran == 1 else 'stages'} ran, {unchanged} {'was' if unchanged == 1 else 'were'} "
+    )
+    text += f"up to date, {seconds:.0f} s"
     page = artifacts.artifact_dir(recipe, "report") / "report.html"
     return f"{text}; report: {page}" if "report" in outcomes and page.exists() else text

@@ -69,7 +69,7 @@ def test_bare_all_stages_then_nothing_then_only_what_changed(bare, glm5):
 
 def test_through_dvc_nothing_changed_then_one_stage_changed(finished, glm5, dvc):
     assert "0 stages ran, 5 were up to date" in glm5(finished, "run").stdout
-    assert "1 stages ran" in glm5(finished, "run", "sft", "--set", "optimizer.muon_lr=0.25").stdout
+    assert "1 stage ran" in glm5(finished, "run", "sft", "--set", "optimizer.muon_lr=0.25").stdout
     lock = yaml.safe_load((finished / "dvc.lock").read_text())
     assert lock["stages"]["sft@tiny"]["params"]["recipes/tiny.yaml"]["sft"]["optimizer"]["muon_lr"] == 0.25
     status = dvc("status")
@@ -84,11 +84,11 @@ def test_files_of_a_folder_source_that_changed_are_seen_though_dvc_does_not_watc
     sources = [{"kind": "folder", "name": "mine", "path": "mine"}]
     recipe = {"extends": "tiny", "collect": {"sources": sources}, "pretrain_data": {"mix": {"mine": 1.0}}}
     (repository / "recipes/own.yaml").write_text(yaml.safe_dump(recipe))
-    assert "1 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
+    assert "1 stage ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
     assert "0 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
     (repository / "mine/a.txt").write_text("two")
     assert "source mine changed" in glm5(repository, "status", "--recipe", "own").stdout
-    assert "1 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
+    assert "1 stage ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
     assert "0 stages ran" in glm5(repository, "run", "collect", "--recipe", "own").stdout
 
 
@@ -154,7 +154,7 @@ def test_from_and_only_and_force(bare, glm5):
     after = {name: record(bare, name)["started"] for name in before}
     assert after["collect"] == before["collect"] and after["curate"] == before["curate"]
     assert after["sft"] > before["sft"] and after["report"] > before["report"]
-    assert "1 stages ran" in glm5(bare, "run", "curate", "--force").stdout
+    assert "1 stage ran" in glm5(bare, "run", "curate", "--force").stdout
 
 
 def test_a_stage_that_fails_says_why_and_what_is_finished_stays(bare, glm5):
@@ -236,7 +236,7 @@ def test_a_second_run_waits_for_the_first(finished, environment, start_sft, hold
     hold(finished, None)
     assert first.wait(PATIENCE) == 0
     output = second.communicate(timeout=PATIENCE)[0]
-    assert second.returncode == 0 and "1 were up to date" in output, output
+    assert second.returncode == 0 and "1 was up to date" in output, output
     assert record(finished, "sft")["facts"]["resumed"] == 0
 
 
