@@ -99,7 +99,7 @@ def compare(first: str, second: str) -> str:
 def find(name: str) -> Side:
     """What a name or a folder stands for."""
     folder = Path(name)
-    if not folder.is_dir():
+    if not folder.is_dir() and _may_be_of_a_recipe(name):
         recipe, _, stage = name.removesuffix("/").partition("/")
         folder = artifacts.artifact_dir(recipe, stage) if stage else artifacts.artifact_dir(recipe, "")
     evaluation = next(
@@ -129,6 +129,11 @@ def find(name: str) -> Side:
     identity = identities.get(checkpoint) if isinstance(identities, dict) else None
     title = f"{evaluation.parent.name}/{checkpoint}" + (f" ({str(identity)[:SHOWN]})" if identity else "")
     return Side(title, checkpoint, known, items[checkpoint])
+
+
+def _may_be_of_a_recipe(name: str) -> bool:
+    """Whether it is of the form ``recipe`` or ``recipe/stage``, and not a path."""
+    return not name.startswith(("/", ".")) and len(Path(name).parts) <= 2
 
 
 def _known(scores: Any, evaluation: Path) -> Scores:

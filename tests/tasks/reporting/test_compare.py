@@ -154,6 +154,15 @@ def test_what_cannot_be_compared_is_said_in_a_sentence(root, name, damage, sente
         compare("a", name)
 
 
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "../none", "artifacts/none/sft"])
+def test_a_folder_that_is_not_there_is_named_as_it_was_given(root, monkeypatch, name):
+    monkeypatch.chdir(root)
+    with pytest.raises(UserError) as raised:
+        find(name)
+    place = Path(name) / "evaluate/scores.json"
+    assert str(raised.value).startswith(f"{name} has no evaluation: {place} is not there; run stage evaluate")
+
+
 def change_scores(folder: Path, file: str, change) -> None:
     content = json.loads((folder / file).read_text())
     change(content)
