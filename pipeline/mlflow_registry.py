@@ -110,13 +110,20 @@ def _add(client, release: Release) -> str:
             (folder / "README.md").write_text(release.card, encoding="utf-8")
             client.log_artifacts(run.info.run_id, str(folder), FOLDER)
         source = f"{run.info.artifact_uri}/{FOLDER}"
+        about = _without_front_matter(release.card)
         made = client.create_model_version(
-            release.name, source, run.info.run_id, tags=tags, description=release.card
+            release.name, source, run.info.run_id, tags=tags, description=about
         )
         status = "FINISHED"
     finally:
         client.set_terminated(run.info.run_id, status)
     return made.version
+
+
+def _without_front_matter(card: str) -> str:
+    """The card as a person reads it: its YAML is meant for a hub, and MLflow's page would show it as text."""
+    front, end, text = card.partition("\n---\n")
+    return text.lstrip("\n") if front.startswith("---\n") and end else card
 
 
 def _place(release: Release) -> dict[str, str]:

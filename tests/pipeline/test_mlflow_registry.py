@@ -20,6 +20,10 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 
 
+TEXT = "# Another card\n\nwith a line\n\n---\n\nand more.\n"
+ANOTHER = f"---\nlibrary_name: transformers\ntags:\n- sparse-attention\n---\n\n{TEXT}"
+
+
 def publish(root: Path, stage: str, files: dict[str, str], **more) -> dict:
     draft, final = root / f"draft-{stage}", root / "artifacts/tiny" / stage
     draft.mkdir()
@@ -62,12 +66,12 @@ def released() -> tuple[str, bool]:
 def test_a_release_is_a_version_with_files_card_and_alias(root, tmp_path, monkeypatch):
     uri = f"sqlite:///{root}/runs/mlflow.db"
     assert released() == ("1", True) and released() == ("1", False)
-    report(root, artifacts.read_record(root / "artifacts/tiny/quantize")["content"], "# Another card\n")
+    report(root, artifacts.read_record(root / "artifacts/tiny/quantize")["content"], ANOTHER)
     assert released() == ("2", True)
 
     client = MlflowClient(uri, uri)
     version = client.get_model_version_by_alias("glm5-tiny", "released")
-    assert (str(version.version), version.description) == ("2", "# Another card\n")
+    assert (str(version.version), version.description) == ("2", TEXT)
     assert version.tags["content"] == artifacts.read_record(root / "artifacts/tiny/quantize")["content"]
     run = client.get_run(version.run_id)
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"eval/quantize/bpb": 1.5})
@@ -79,7 +83,7 @@ def test_a_release_is_a_version_with_files_card_and_alias(root, tmp_path, monkey
         "README.md", "config.json", "model.safetensors", "record.json",
     }  # fmt: skip
     assert (Path(got) / "model.safetensors").read_text() == "weights"
-    assert (Path(got) / "README.md").read_text() == "# Another card\n"
+    assert (Path(got) / "README.md").read_text() == ANOTHER
     assert json.loads((Path(got) / "record.json").read_text())["identity"] == "identity of quantize"
     assert not (root / "artifacts/tiny/quantize/README.md").exists()  # the artifact stays as it was made
 
