@@ -19,7 +19,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 .PHONY: pipeline test stop mlflow doctor vllm harbor
 
 pipeline: $(INSTALLED)
-	@$(BIN)/python -m flows.cli pipeline --recipe $(RECIPE) $(if $(PORT),--port $(PORT))
+	@$(BIN)/python -m flows.cli pipeline --recipe '$(RECIPE)' $(if $(PORT),--port $(PORT))
 
 test: $(TESTS_INSTALLED)
 	PYTHONPATH=$(TEST_PACKAGES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)

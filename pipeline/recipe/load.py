@@ -94,6 +94,10 @@ def recipe_names() -> list[str]:
 
 def recipe_path(name: str) -> Path:
     """The file of a recipe given by name or by path. Raises ``UserError`` with the names that exist."""
+    if not name.strip():
+        raise UserError(
+            f"the name of the recipe is empty: give one of {', '.join(recipe_names())}, or a path"
+        )
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.exists():
         known = ", ".join(recipe_names()) or "none"

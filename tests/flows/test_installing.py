@@ -21,10 +21,10 @@ def clone(tmp_path):
     return tmp_path
 
 
-def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def make(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["make", "pipeline", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=PATIENCE,
+        text=True, timeout=PATIENCE, **options,
     )  # fmt: skip
 
 
@@ -43,6 +43,23 @@ def test_no_python_of_the_right_version(clone):
     done = make(clone, "PYTHON=/no/such/python")
     assert done.returncode != 0
     assert "error: Python 3.11 or 3.12 is needed and was not found (/no/such/python)" in done.stdout
+
+
+@pytest.mark.parametrize("recipe", ["", " "])
+def test_an_empty_name_of_a_recipe_is_one_sentence(clone, environment, recipe):
+    python = clone / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (clone / ".venv/.installed").touch()
+    for name in ("recipes", "dvc.yaml"):
+        (clone / name).symlink_to(REPOSITORY / name)
+    done = make(clone, f"RECIPE={recipe}", env=environment)
+    assert done.returncode != 0
+    error, *ends = done.stdout.splitlines()
+    assert error.startswith("error: the name of the recipe is empty: give one of ") and " tiny" in error
+    assert [line for line in ends if not line.startswith("make")] == []
+    assert not (clone / ".prefect").exists()
 
 
 def test_a_torch_that_does_not_import(tmp_path, monkeypatch):
