@@ -24,7 +24,8 @@ def _row(status: Status) -> tuple[str, ...]:
     started, seconds = (status.record.get(key) for key in ("started", "seconds"))
     when = took = ""
     if started is not None and seconds is not None:
-        when, took = time.strftime("%m-%d %H:%M", time.localtime(artifacts.ended(status.record))), f"{seconds:.1f} s"
+        ended = time.localtime(artifacts.ended(status.record))
+        when, took = time.strftime("%m-%d %H:%M", ended), f"{seconds:.1f} s"
     numbers = {k: v for k, v in status.record.get("metrics", {}).items() if isinstance(v, int | float)}
     result = next((f"{name} {value:.4g}" for name, value in numbers.items()), "")
     return status.stage, status.state, when, took, result, status.reason
