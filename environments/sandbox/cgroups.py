@@ -111,9 +111,11 @@ def kill(folder: Path, spare: int | None = None) -> None:
     deadline = time.monotonic() + SECONDS
     with _halted(folder):
         while time.monotonic() < deadline and (pids := set(_processes(folder)) - {spare}):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            # All are stopped first: a shell whose child is killed before it would still say so.
+            for each in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, each)
             time.sleep(0.002)
 
 
