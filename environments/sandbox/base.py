@@ -27,10 +27,11 @@ FOLDERS = (
     "var/log",
     "dev",
 )
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 OPEN_FOLDERS = ("tmp", "var/tmp")
 COPIED = (  # of the host's /etc: none tells anything about who uses it
     "alternatives", "ca-certificates.conf", "debian_version", "java-17-openjdk", "ld.so.conf.d",
-    "mime.types", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "perl", "python3.11",
+    "mime.types", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "perl", VERSION,
 )  # fmt: skip
 WRITTEN = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -45,7 +46,6 @@ WRITTEN = {
     "profile": "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
     "shells": "/bin/sh\n/bin/bash\n",
 }
-VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("pip", "setuptools", "wheel", "_distutils_hack", "pkg_resources", "distutils-precedence.pth")
 LEFT_OUT = ("test", "tests", "idlelib", "turtledemo", "*.a", "lib2to3")
 

@@ -34,7 +34,7 @@ for folder in /srv /merged /collected /spaced /usr/local/bin/tool /data.new; do
 done | sort
 find /srv /merged /collected /spaced -type f | sort | xargs -d '\n' sha256sum
 """
-PROGRAM = 'import sys; print(sys.version_info[:2], sys.stdout.encoding, "ä")'
+PROGRAM = 'import sys; print(sys.version_info[0], sys.stdout.encoding, "ä")'
 SEE = {
     "files": LIST,
     "place": "pwd; umask; echo $0 $#; ulimit -c",

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 
 import pytest
 
@@ -51,11 +52,13 @@ def test_the_host_s_environment_stays_outside(inside, monkeypatch):
     assert "PATH=" in result.output and "do not tell" not in result.output
 
 
-def test_python_is_the_promised_one(inside):
+def test_python_is_the_promised_one(inside, backend):
+    """Docker has the image's, 3.11; bubblewrap the one that runs these tests."""
     result = outcome(
         inside, "python3 -c 'import sys, ssl, sqlite3; print(*sys.version_info[:2])' && python -V"
     )
-    assert result.output.startswith("3 11\nPython 3.11."), result
+    minor = 11 if backend.name == "docker" else sys.version_info.minor
+    assert result.output.startswith(f"3 {minor}\nPython 3.{minor}."), result
 
 
 def test_a_command_over_its_time_ends_with_all_that_it_started(inside):
