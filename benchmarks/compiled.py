@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-Row = dict[str, object]
+from benchmarks.timer import Row
+
 LENGTH = 8192
 
 

@@ -25,7 +25,8 @@ from pathlib import Path
 
 import torch
 
-Row = dict[str, object]
+from benchmarks.timer import Row
+
 EXAMPLES = Path("tilelang/examples/deepseek_v32")
 FLASH_MLA, DEEP_GEMM = "vllm.third_party.flashmla.flash_mla_interface", "vllm.third_party.deep_gemm"
 FP8, FP8_MAX, TILE = torch.float8_e4m3fn, 448.0, 128

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-Row = dict[str, object]
+from benchmarks.timer import Row
+
 LENGTHS = (16_384, 65_536, 131_072)
 
 

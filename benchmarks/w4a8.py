@@ -23,10 +23,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.kernels import Bench, environment
+from benchmarks.timer import BF16, DEVICE, Bench, Row, environment
 
-Row = dict[str, object]
-DEVICE, BF16 = "cuda", torch.bfloat16
 D, F, E, K = 6144, 2048, 256, 8  # GLM-5: hidden, expert width, experts, experts per token
 ROWS = (1, 16, 64, 256, 2048)
 EXPERT_SHAPES = ((2 * F, D), (D, F))  # gate and up, down

@@ -10,12 +10,9 @@ import pytest
 from pipeline import artifacts
 from pipeline.graph import load_graph
 from tasks.report import write_report
-from tasks.reporting import formats
-from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
 from tasks.reporting.gains import gains
 from tasks.reporting.samples import lessons, turns
 from tasks.reporting.scores import Scores
-from tasks.reporting.timeline import reduced_edges
 from tasks.training.stages import RL_STAGES
 from tests.tasks.reporting import stage_of_rl
 
@@ -472,33 +469,3 @@ def test_dialogues_are_cut_into_turns_with_the_chosen_role():
     assert not assistant["chosen"] and stop["chosen"]
     assert [run["trained"] for run in assistant["runs"]] == [False, True]
     assert assistant["runs"][1]["text"] == '9<span class="tok">&lt;/think&gt;</span>9'
-
-
-def test_reduced_edges_keep_the_order_and_nothing_else():
-    inputs = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("a", "c"), "e": ("b", "d")}
-    assert sorted(reduced_edges(inputs)) == [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")]
-
-
-def test_charts():
-    assert ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
-    assert ticks(1.5, 1.9) == pytest.approx([1.5, 1.6, 1.7, 1.8, 1.9])
-    assert thin([(n, 2.0 * n) for n in range(1600)])[0] == (4.5, 9.0)
-    assert smooth([(n, 3.0) for n in range(50)])[-1] == (49, pytest.approx(3.0))
-    assert line_chart([Series("one point", [(1, 1.0)])]) == ""
-    svg = line_chart([Series("loss", [(0, 8.0), (10, 2.0), (20, 4.0)])])
-    heights = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", svg)]
-    assert heights[0] < heights[2] < heights[1]  # a higher loss stands higher
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.42, "0.4 s"), (9.97, "10 s"), (59.7, "1 min"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
-)
-def test_durations(seconds, text):
-    assert formats.duration(seconds) == text
-
-
-def test_nearly_all_is_not_all():
-    assert [formats.score(value, "share") for value in (1.0, 0.9974, 0.93, 0.004, 0.0)] == [
-        "100 %", "99.7 %", "93 %", "0.4 %", "0 %",
-    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Parts of the report by hand: timeline of rollouts, gains, conduct, contamination, FLOPs, protocol."""
+"""Parts of the report by hand: rollouts, gains, conduct, contamination, FLOPs, protocol, charts, numbers."""
 
 import json
 import re
@@ -6,7 +6,8 @@ import re
 import pytest
 
 from model.config import PRESETS, ModelConfig
-from tasks.reporting import rollouts
+from tasks.reporting import formats, rollouts
+from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
 from tasks.reporting.conduct import conduct
 from tasks.reporting.contamination import prompt
 from tasks.reporting.cost import flops
@@ -16,7 +17,7 @@ from tasks.reporting.gains import gains
 from tasks.reporting.highlights import stage_numbers
 from tasks.reporting.rollouts import Span, lanes, last_steps, overlap
 from tasks.reporting.scores import Scores
-from tasks.reporting.timeline import timeline
+from tasks.reporting.timeline import reduced_edges, timeline
 
 SHAPE = ModelConfig(**PRESETS["tiny"])
 
@@ -200,4 +201,34 @@ def test_operations():
     values = (None, 0, 987, 999.9, 2e6, 4.31e8, 999.7e9, 4.5e12, 1.234e18, 9.99e29)
     assert [operations(value) for value in values] == [
         "–", "0", "987", "1 k", "2 M", "431 M", "1 T", "4.5 T", "1.23 E", "9.99e+05 Y",
+    ]  # fmt: skip
+
+
+def test_reduced_edges_keep_the_order_and_nothing_else():
+    inputs = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("a", "c"), "e": ("b", "d")}
+    assert sorted(reduced_edges(inputs)) == [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")]
+
+
+def test_charts():
+    assert ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
+    assert ticks(1.5, 1.9) == pytest.approx([1.5, 1.6, 1.7, 1.8, 1.9])
+    assert thin([(n, 2.0 * n) for n in range(1600)])[0] == (4.5, 9.0)
+    assert smooth([(n, 3.0) for n in range(50)])[-1] == (49, pytest.approx(3.0))
+    assert line_chart([Series("one point", [(1, 1.0)])]) == ""
+    svg = line_chart([Series("loss", [(0, 8.0), (10, 2.0), (20, 4.0)])])
+    heights = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", svg)]
+    assert heights[0] < heights[2] < heights[1]  # a higher loss stands higher
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (9.97, "10 s"), (59.7, "1 min"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_durations(seconds, text):
+    assert formats.duration(seconds) == text
+
+
+def test_nearly_all_is_not_all():
+    assert [formats.score(value, "share") for value in (1.0, 0.9974, 0.93, 0.004, 0.0)] == [
+        "100 %", "99.7 %", "93 %", "0.4 %", "0 %",
     ]  # fmt: skip
