@@ -60,7 +60,7 @@ def _wait_for(url: str, process: subprocess.Popen, log: IO[str]) -> None:
                 return
         time.sleep(0.5)
     said = _read(log)
-    cause = f" ({_cause(said)})" if _cause(said) else ""
+    cause = f" ({found})" if (found := _cause(said)) else ""
     raise RuntimeError(f"vLLM's server did not start{cause}; the end of what it said:\n{said[-3000:]}")
 
 
