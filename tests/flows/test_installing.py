@@ -24,8 +24,8 @@ def clone(tmp_path):
 def make(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess:
     # Under `make test` a make within it would tell which folder it enters and leaves.
     return subprocess.run(
-        ["make", "--no-print-directory", "pipeline", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=PATIENCE, **options,
+        ["make", "--no-print-directory", "pipeline", *arguments], cwd=folder, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, **options,
     )  # fmt: skip
 
 
