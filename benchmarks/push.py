@@ -28,7 +28,8 @@ from model.transformer import Transformer
 from pipeline.errors import run_command
 from tasks.rl.engines.memory import MEMORY
 from tasks.rl.engines.pool import EnginePool
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 HASHES: dict[str, Callable[[bytes], object]] = {
     "sha256": lambda data: hashlib.sha256(data).digest(),

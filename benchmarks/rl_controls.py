@@ -47,7 +47,8 @@ from tasks.rl.selection import Select, Selection, by_reward
 from tasks.rl.setup import graded, in_modes, services_of
 from tasks.rl.trainer import RlJob, train_policy
 from tasks.training.output import write_checkpoint
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 RESULT = Path("benchmarks/results/rl_controls.json")
 RUNS = ("as it is", "lr zero", "shuffled")

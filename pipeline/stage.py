@@ -71,7 +71,7 @@ class Sections:
         self.name = recipe.name
 
     def __getattr__(self, section: str) -> Any:
-        if section not in self._allowed:
+        if section.startswith("_") or section not in self._allowed:  # pickle asks for "__setstate__"
             raise AttributeError(f"dvc.yaml does not list recipe section {section!r} for this stage")
         return getattr(self._recipe, section)
 

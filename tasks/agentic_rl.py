@@ -29,7 +29,8 @@ from tasks.rl.selection import by_reward
 from tasks.rl.setup import families_of, in_modes, read_tasks, services_of
 from tasks.rl.trainer import RlJob, train_policy
 from tasks.rl.worker import FIGURES, ServiceConfig
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 HARBOR, SEARCH = "harbor", "search"  # services beside those of the families
 

@@ -18,7 +18,8 @@ from tasks.rl.output import write_policy
 from tasks.rl.setup import families_of, services_of, tasks_in_modes
 from tasks.rl.teachers import Teachers, by_teacher
 from tasks.rl.trainer import RlJob, train_policy
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 STUDENT = "general_rl"
 

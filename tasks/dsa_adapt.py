@@ -7,10 +7,12 @@ network only from the language-model loss (DeepSeek-V3.2 eq. 4).
 """
 
 from model.chat.tokenizer import Tokenizer
-from pipeline.stage import Context, run_stage
+from pipeline.stage import Context
+from tasks.training.launch import run_training_stage
 from tasks.training.objective import LanguageObjective, token_bytes
 from tasks.training.output import train_to_checkpoint
-from tasks.training.setup import load_model, packed_phase, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model, packed_phase
 
 
 def run(context: Context) -> dict[str, float]:
@@ -30,4 +32,4 @@ def run(context: Context) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_stage("dsa_adapt", run)
+    run_training_stage("dsa_adapt", run)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 from model.loss import indexer_loss
 from model.transformer import Transformer
-from pipeline.stage import Context, run_stage
+from pipeline.stage import Context
 from tasks.training.batches import Batch
+from tasks.training.launch import run_training_stage
 from tasks.training.objective import LossAndValues
 from tasks.training.output import train_to_checkpoint
-from tasks.training.setup import load_model, packed_phase, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model, packed_phase
 
 
 def run(context: Context) -> dict[str, float]:
@@ -62,4 +64,4 @@ class IndexerObjective:
 
 
 if __name__ == "__main__":
-    run_stage("dsa_warmup", run)
+    run_training_stage("dsa_warmup", run)

@@ -28,7 +28,7 @@ from tasks.evaluation.policy import LocalPolicy
 from tasks.evaluation.scorecard import Scorecard, finite
 from tasks.evaluation.scripted import score_scripts
 from tasks.side_by_side import side_by_side
-from tasks.training.setup import pick_device
+from tasks.training.ranks import pick_device
 
 
 def run(context: Context) -> dict[str, float]:

@@ -31,7 +31,8 @@ from tasks.rl.rewards.reward_model import FIGURES, finished, train_reward_model
 from tasks.rl.selection import by_reward
 from tasks.rl.setup import families_of, services_of, tasks_in_modes
 from tasks.rl.trainer import RlJob, train_policy
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 MOST_ANCHOR_TEXTS = 2000
 

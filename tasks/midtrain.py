@@ -6,10 +6,12 @@ Sequences are packed with document boundaries kept: no document attends to anoth
 """
 
 from model.chat.tokenizer import Tokenizer
-from pipeline.stage import Context, run_stage
+from pipeline.stage import Context
+from tasks.training.launch import run_training_stage
 from tasks.training.objective import LanguageObjective, token_bytes
 from tasks.training.output import train_to_checkpoint
-from tasks.training.setup import load_model, packed_phase, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model, packed_phase
 
 
 def run(context: Context) -> dict[str, float]:
@@ -30,4 +32,4 @@ def run(context: Context) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_stage("midtrain", run)
+    run_training_stage("midtrain", run)

@@ -8,13 +8,15 @@ No indexer exists yet; documents stand end to end and are cut at the window's ed
 from model.chat.tokenizer import Tokenizer
 from model.transformer import Transformer
 from pipeline.errors import UserError
-from pipeline.stage import Context, run_stage
+from pipeline.stage import Context
 from tasks.training.batches import StreamBatches
+from tasks.training.launch import run_training_stage
 from tasks.training.loop import Phase
 from tasks.training.objective import LanguageObjective, token_bytes
 from tasks.training.output import train_to_checkpoint
+from tasks.training.ranks import pick_device
 from tasks.training.schedule import steps_for
-from tasks.training.setup import pick_device, validation_batches
+from tasks.training.setup import validation_batches
 
 
 def run(context: Context) -> dict[str, float]:
@@ -43,4 +45,4 @@ def run(context: Context) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_stage("pretrain", run)
+    run_training_stage("pretrain", run)

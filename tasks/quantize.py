@@ -27,7 +27,8 @@ from pipeline.stage import Context, run_stage
 from tasks.quantization.comparison import Comparison
 from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
 from tasks.training.precision import for_inference
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 PARENT = "distill"
 

@@ -17,7 +17,8 @@ from tasks.rl.output import write_policy
 from tasks.rl.selection import by_reward
 from tasks.rl.setup import easier_half_first, families_of, graded, services_of, tasks_in_modes
 from tasks.rl.trainer import RlJob, train_policy
-from tasks.training.setup import load_model, pick_device
+from tasks.training.ranks import pick_device
+from tasks.training.setup import load_model
 
 
 def run(context: Context) -> dict[str, float]:

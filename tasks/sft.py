@@ -7,13 +7,15 @@ are masked. Chats are packed into rows, and none attends to another.
 """
 
 from model.chat.tokenizer import Tokenizer
-from pipeline.stage import Context, run_stage
+from pipeline.stage import Context
 from tasks.training.chats import read_chats
+from tasks.training.launch import run_training_stage
 from tasks.training.loop import Phase
 from tasks.training.objective import LanguageObjective, token_bytes
 from tasks.training.output import train_to_checkpoint
+from tasks.training.ranks import pick_device
 from tasks.training.schedule import steps_for
-from tasks.training.setup import load_model, pick_device, validation_batches
+from tasks.training.setup import load_model, validation_batches
 
 QAT_BITS = {"int4": 4}
 
@@ -42,4 +44,4 @@ def run(context: Context) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_stage("sft", run)
+    run_training_stage("sft", run)

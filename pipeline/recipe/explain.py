@@ -18,7 +18,9 @@ ACTIVATIONS_PER_LAYER = 40  # hidden vectors kept for the backward pass, per tok
 
 @dataclass(frozen=True)
 class Row:
-    """One training phase. ``memory_gib``: one device with its micro-batch, state shared out over all."""
+    """One training phase. ``hours``: a device works on whole micro-batches, so more of them than a step has
+    are idle. ``memory_gib``: one device with its micro-batch and all weights and state, as the loop has it.
+    """
 
     phase: str
     sequence_length: int
@@ -89,15 +91,16 @@ def _row(
         flops = config.forward_flops_per_token(length, "dense", indexer=True) + 2 * indexer
     else:
         flops = config.training_flops_per_token(length, attention, mtp)
-    hours = tokens * flops / (SUSTAINED[device] * devices) / 3600
+    busy = min(devices, section.global_batch_tokens // (section.micro_batch * length))
+    hours = tokens * flops / (SUSTAINED[device] * busy) / 3600
     steps = max(tokens // section.global_batch_tokens, 1)
-    memory = _memory(config, section.micro_batch * length, devices)
+    memory = _memory(config, section.micro_batch * length)
     return Row(name, length, tokens, section.global_batch_tokens, steps, flops, hours, memory)
 
 
-def _memory(config: ModelConfig, tokens: int, devices: int) -> float:
+def _memory(config: ModelConfig, tokens: int) -> float:
     counts = config.parameter_counts()
-    state = BYTES_PER_PARAMETER * (counts["total"] + counts["mtp"]) / devices
+    state = BYTES_PER_PARAMETER * (counts["total"] + counts["mtp"])
     layers = config.num_layers + (config.mtp_steps if config.mtp_steps else 0)
     activations = 4 * tokens * config.hidden_size * ACTIVATIONS_PER_LAYER * layers
     logits = 2 * 4 * tokens * config.vocab_size

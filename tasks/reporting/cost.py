@@ -39,12 +39,17 @@ def _row(facts: Facts, name: str, shape: ModelConfig | None) -> dict[str, Any]:
         "flops": flops(name, record, shape) if shape else None,
         "rate": sorted(rates)[len(rates) // 2] if rates else None,
         "memory": record["peak_memory_bytes"],
-        "device": record["facts"].get("device", "cpu"),
+        "device": _devices(record["facts"]),
         "identity": record["identity"],
         "content": record["content"],
         "commit": record.get("git_commit") or "unknown",
         "bytes": sum(size for size, _ in record["files"].values()),
     }
+
+
+def _devices(facts: dict[str, Any]) -> str:
+    device, processes = facts.get("device", "cpu"), facts.get("processes", 1)
+    return device if processes == 1 else f"{processes} x {device}"
 
 
 def _shape(facts: Facts) -> ModelConfig | None:

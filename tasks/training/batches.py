@@ -21,6 +21,10 @@ class Batch:
     start_BT: torch.Tensor | None  # None: plain causal, nothing packed
     names: list[str]  # where each row came from, for messages
 
+    def targets(self) -> int:
+        """How many tokens are trained or judged."""
+        return int((self.target_BT != IGNORE).sum())
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """What it holds by name, of those that are there."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}

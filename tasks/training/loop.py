@@ -1,7 +1,8 @@
 """The training loop that all stages share: accumulate, clip, step, log, validate, save, resume.
 
 A run is a pure function of (recipe, inputs, seed): the rows of a step and its random numbers come from
-(seed, step) alone, so k steps, a kill and the rest equal all steps in one go bit for bit on CPU.
+(seed, step) alone, so k steps, a kill and the rest equal all steps in one go bit for bit on CPU. In several
+processes each takes its share of a step's micro-batches, and the step is the same up to rounding.
 """
 
 import math
@@ -17,7 +18,7 @@ from torch import nn
 from pipeline.errors import UserError
 from pipeline.recipe.training import TrainSection
 from pipeline.stage import Context
-from tasks.training import checkpoint
+from tasks.training import checkpoint, ranks
 from tasks.training.batches import Batch, Batches, rows_of_step
 from tasks.training.micro_batches import Accumulator, NotFinite
 from tasks.training.objective import Objective
@@ -62,6 +63,7 @@ def train(job: Job) -> dict[str, float]:
     Raises ``UserError`` on a loss that is not finite (naming the batch) and ``SystemExit`` after a SIGTERM,
     once the state is saved.
     """
+    _require_work_for_all(job)
     total = sum(phase.steps for phase in job.phases)
     step, tokens, last = _resume(job)
     job.context.metrics.rewind(step)
@@ -86,37 +88,48 @@ def train(job: Job) -> dict[str, float]:
         if done or step % job.section.validate_every_steps == 0:
             last |= _validate(job, phase, step)
             throughput.skip()
-        if stop.asked or step % job.section.save_every_steps == 0 or step == total:
+        stopping = any(ranks.gather(stop.asked))
+        if stopping or step % job.section.save_every_steps == 0 or step == total:
             _save(job, step, tokens, last)
             throughput.skip()
-        if stop.asked:
+        if stopping:
             raise SystemExit(
                 f"{job.context.stage}: stopped after step {step} of {total}; start it again to go on"
             )
-    job.context.facts |= {"tokens": tokens, "steps": step, "device": str(job.device)}
+    job.context.facts |= {
+        "tokens": tokens, "steps": step, "device": job.device.type, "processes": ranks.world_size(),
+    }  # fmt: skip
     return last
+
+
+def _require_work_for_all(job: Job) -> None:
+    for phase in job.phases:
+        if (micro_steps := _micro_steps(job, phase)) < ranks.world_size():
+            raise UserError(
+                f"{ranks.world_size()} processes cannot share the {micro_steps} micro-batches of a step of "
+                f"phase {phase.name} of stage {job.context.stage}: start at most {micro_steps}, or lower "
+                "its micro_batch"
+            )
+
+
+def _micro_steps(job: Job, phase: Phase) -> int:
+    return job.section.global_batch_tokens // (job.section.micro_batch * phase.batches.length)
 
 
 def _step(
     job: Job, accumulate: Accumulator, phase: Phase, step: int, offset: int, total: int
 ) -> dict[str, float]:
     section = job.section
-    length = phase.batches.length
-    micro_steps = section.global_batch_tokens // (section.micro_batch * length)
+    micro_steps = _micro_steps(job, phase)
     rows = rows_of_step(phase.batches.rows, section.micro_batch * micro_steps, job.context.seed, offset)
     factor = schedule_factor(section, step, total)
     for group in job.optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor
     torch.manual_seed(job.context.seed * 1_000_003 + step)
     job.optimizer.zero_grad(set_to_none=True)
-    batches = [phase.batches.take(rows_of_micro) for rows_of_micro in np.split(rows, micro_steps)]
-    try:
-        logged = accumulate(batches, step)
-    except NotFinite as error:
-        raise UserError(
-            f"{error}, at step {step} of stage {job.context.stage}: look at these rows or lower the "
-            "learning rate"
-        ) from None
+    mine = ranks.share(np.split(rows, micro_steps))
+    batches = [phase.batches.take(rows_of_micro) for rows_of_micro in mine]
+    logged = _gradients(job, accumulate, batches, step)
     norm = nn.utils.clip_grad_norm_(
         (p for p in job.model.parameters() if p.grad is not None), section.optimizer.clip
     )
@@ -133,6 +146,32 @@ def _step(
     )
 
 
+def _gradients(job: Job, accumulate: Accumulator, batches: list[Batch], step: int) -> dict[str, float]:
+    """Set every parameter's ``grad`` to that of the whole step; returns the step's values."""
+    targets = sum(ranks.gather(sum(batch.targets() for batch in batches)))
+    fault, values = None, {}
+    try:
+        values = accumulate(batches, step, targets)
+    except NotFinite as error:
+        fault = str(error)
+    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    used = [parameter.grad is not None for parameter in trained]
+    faults, parts, used_by_rank = zip(*ranks.gather((fault, values, used)), strict=True)
+    if any(faults):
+        raise UserError(
+            f"{next(filter(None, faults))}, at step {step} of stage {job.context.stage}: look at these rows "
+            "or lower the learning rate"
+        )
+    for parameter, flags in zip(trained, zip(*used_by_rank, strict=True), strict=True):
+        if any(flags) and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    ranks.add_up([parameter.grad for parameter in trained if parameter.grad is not None])
+    if job.objective.loads and ranks.world_size() > 1:
+        job.objective.loads[:] = [sum(job.objective.loads)]
+        ranks.add_up(job.objective.loads)
+    return {key: sum(part[key] for part in parts) for key in values}
+
+
 @torch.no_grad()
 def _validate(job: Job, phase: Phase, step: int) -> dict[str, float]:
     """Mean of the objective's values over the phase's validation batches, as ``val/...``."""
@@ -140,14 +179,16 @@ def _validate(job: Job, phase: Phase, step: int) -> dict[str, float]:
         return {}
     job.model.eval()
     sums: dict[str, float] = {}
-    for batch in phase.validation:
+    for batch in ranks.share(phase.validation):
         with narrow(job.device):
             loss, values = job.objective.validate(batch.to(job.device))
         for key, value in ({"train/loss": loss} | values).items():
             name = key.replace("train/", "val/")
             sums[name] = sums.get(name, 0.0) + float(value) / len(phase.validation)
     job.model.train()
-    kept = {key: value for key, value in sums.items() if not key.startswith("moe/")}
+    parts = ranks.gather(sums)  # the last ranks may have had no batch
+    names = [key for key in parts[0] if not key.startswith("moe/")]
+    kept = {key: sum(part.get(key, 0.0) for part in parts) for key in names}
     job.context.metrics.log(step, kept)
     return kept
 
@@ -161,6 +202,8 @@ def _phase_at(phases: list[Phase], step: int) -> tuple[Phase, int]:
 
 
 def _save(job: Job, step: int, tokens: int, last: dict[str, float]) -> None:
+    if ranks.rank() != 0:
+        return
     state = {
         "step": step, "tokens": tokens, "values": last,
         "model": job.model.state_dict(), "optimizer": job.optimizer.state_dict(),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from tasks.side_by_side import side_by_side
-from tasks.training.batches import IGNORE, Batch
+from tasks.training.batches import Batch
 from tasks.training.cuda_graphs import CudaGradients, first_fault
 from tasks.training.objective import Objective
 
@@ -39,9 +39,12 @@ class Accumulator:
         self._device = self._trained[0].device
         self._graphs = CudaGradients(objective, self._trained) if self._device.type == "cuda" else None
 
-    def __call__(self, batches: Sequence[Batch], step: int) -> dict[str, float]:
-        targets = [int((batch.target_BT != IGNORE).sum()) for batch in batches]
-        weights = [count / max(sum(targets), 1) for count in targets]
+    def __call__(self, batches: Sequence[Batch], step: int, targets: int | None = None) -> dict[str, float]:
+        """``targets``: of the whole step, where other processes have micro-batches of it; then gradients and
+        values are this process's parts of the sums.
+        """
+        counts = [batch.targets() for batch in batches]
+        weights = [count / max(sum(counts) if targets is None else targets, 1) for count in counts]
         sums: Values = {}
         for weight, values in zip(weights, self._values(batches, weights, step), strict=True):
             for key, value in values.items():

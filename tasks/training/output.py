@@ -8,6 +8,7 @@ from model.chat.files import save_chat_files
 from model.hub import save_folder
 from model.transformer import Transformer
 from pipeline.stage import Context
+from tasks.training import ranks
 from tasks.training.curves import write_curves
 from tasks.training.loop import Job, Phase, train
 from tasks.training.objective import Objective
@@ -27,7 +28,8 @@ def train_to_checkpoint(
     model.recompute = context.section.recompute
     optimizer = make_optimizer(model, context.section.optimizer)
     values = train(Job(context, model, optimizer, objective, phases, flops_per_token))
-    write_checkpoint(context, model, tokenizer_folder)
+    if ranks.rank() == 0:
+        write_checkpoint(context, model, tokenizer_folder)
     return values
 
 

@@ -11,13 +11,10 @@ from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.recipe.training import Optimizer
 from pipeline.stage import Context
+from tasks.training import ranks
 from tasks.training.batches import Batch, Batches, PackedBatches
 from tasks.training.loop import Phase
 from tasks.training.schedule import steps_for
-
-
-def pick_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load_model(folder: Path, device: torch.device) -> Transformer:
@@ -33,6 +30,7 @@ def make_optimizer(model: Transformer, section: Optimizer) -> torch.optim.Optimi
     optimizer = build_optimizer(
         model, muon_lr=section.muon_lr, adamw_lr=section.adamw_lr, momentum=section.momentum,
         betas=section.betas, weight_decay=section.weight_decay, muon_split=section.muon_split,
+        shard=ranks.group(),
     )  # fmt: skip
     for group in optimizer.param_groups:
         group["peak_lr"] = group["lr"]

@@ -1,9 +1,11 @@
-"""Tokens per second and MFU: training FLOP/s over what a plain matrix product reaches on this device."""
+"""Tokens per second and MFU: training FLOP/s over what plain matrix products reach on the run's devices."""
 
 import time
 from functools import cache
 
 import torch
+
+from tasks.training import ranks
 
 WINDOW_SECONDS = 5.0
 
@@ -12,7 +14,7 @@ class Throughput:
     """Rates over the last seconds; pauses for validation and saving are left out."""
 
     def __init__(self, device: torch.device):
-        self.peak = matmul_flops(device.type)
+        self.peak = matmul_flops(device.type) * ranks.world_size()
         self._recent: list[tuple[float, int, float]] = []  # (seconds, tokens, FLOPs) of recent steps
         self._mark = time.perf_counter()
 

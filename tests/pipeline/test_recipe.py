@@ -329,6 +329,11 @@ def test_the_derived_table_of_tiny():
     assert rows["midtrain"].memory_gib > pretrain.memory_gib  # a longer micro-batch
     halves = derive(recipe, "cpu", 2)
     assert halves[0].hours == pytest.approx(pretrain.hours / 2)
+    assert halves[0].memory_gib == pretrain.memory_gib  # each holds the whole model
+    micro_batches = recipe.pretrain.global_batch_tokens // (
+        recipe.pretrain.micro_batch * recipe.pretrain.sequence_length
+    )
+    assert derive(recipe, "cpu", 10_000)[0].hours == pytest.approx(pretrain.hours / micro_batches)
 
 
 def test_an_override_is_checked_before_it_is_written(tmp_path, monkeypatch):

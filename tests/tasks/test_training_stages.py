@@ -71,7 +71,7 @@ def forced_and_ended_by(blow: signal.Signals, recipe) -> None:
 
 
 def losses(stage: str) -> list[list[str]]:
-    return [[row["step"], row["train/loss"], row["val/bpb"]] for row in read_curves(stage)]
+    return [[row["step"], row["train/loss"], row["val/loss"]] for row in read_curves(stage)]
 
 
 def test_the_chain_of_stages(workspace, capsys):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.rl.rewards.reward_model import RewardModel
-from tasks.training.setup import pick_device
+from tasks.training.ranks import pick_device
 
 AT_ONCE = 64  # chats of a pass
 
