@@ -4,6 +4,7 @@ import asyncio
 import json
 import tomllib
 from collections import Counter
+from itertools import islice
 
 import pytest
 
@@ -153,15 +154,15 @@ def test_the_difficulty_of_a_fix():
 
 
 @pytest.mark.slow
-def test_the_real_jinja2_has_four_patches_that_are_tasks(tmp_path, monkeypatch):
-    """As measured by hand: tests to repair by patch, of the five that change code and tests. The first mends
-    what no Python that is used here has.
+def test_patches_of_the_real_jinja2_are_tasks(tmp_path, monkeypatch):
+    """As measured by hand: tests to repair by the first two of the five patches that change code and tests.
+    The very first mends what no Python that is used here has.
     """
     monkeypatch.setattr(running, "SECONDS", PATIENCE)  # however busy the machine is
     section, dropped = SweSection(projects=["Jinja2"], kinds=["debian"]), Counter()
     backend = real_backend(tmp_path)
     try:
-        found = list(candidates(section, tmp_path / "scratch", 0, backend, dropped))
+        found = list(islice(candidates(section, tmp_path / "scratch", 0, backend, dropped), 2))
     except UserError as error:
         if "does not answer" not in str(error):
             raise
@@ -174,15 +175,11 @@ def test_the_real_jinja2_has_four_patches_that_are_tasks(tmp_path, monkeypatch):
     assert repaired == {
         "py3.9-fix-collections-import.patch": 0,
         "0001-xmlattr-filter-disallows-keys-with-spaces.patch": 1,
-        "0002-disallow-invalid-characters-in-keys-to-xmlattr-filte.patch": 7,
-        "0006-Fix-CVE-2024-56201.patch": 1,
-        "0007-Fix-CVE-2024-56326.patch": 1,
     }
-    for candidate in found[1:]:
-        (folder := tmp_path / candidate.name).mkdir()
-        try:
-            candidate.write(folder)
-        except Rejected as reason:  # Debian's own jinja2 lies below the host's /usr
-            assert "another copy of the project has the fix" in str(reason)
+    (folder := tmp_path / "task").mkdir()
+    try:
+        found[1].write(folder)
+    except Rejected as reason:  # Debian's own jinja2 lies below the host's /usr
+        assert "another copy of the project has the fix" in str(reason)
     assert all(candidate.heldout for candidate in found)
-    assert dropped == {"a Debian patch changes no code": 2, "a Debian patch changes no test": 1}
+    assert dropped.keys() <= {"a Debian patch changes no code", "a Debian patch changes no test"}
