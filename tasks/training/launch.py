@@ -24,7 +24,7 @@ from pipeline.stage import Context, run_stage
 from tasks.training import ranks
 
 PROCESSES = "GLM5_PROCESSES"
-SECONDS_TO_SAVE = 60  # between SIGTERM, on which the loop saves a checkpoint, and SIGKILL
+SECONDS_TO_SAVE = "60"  # between SIGTERM, on which the loop saves a checkpoint, and SIGKILL
 SECONDS_FOR_RANK_0 = 5.0  # in which it says what all of them met
 
 Run = Callable[[Context], dict[str, float]]
@@ -50,11 +50,11 @@ def _launch() -> int:
 
     logging.disable()  # the processes themselves say what is wrong
     processes = _asked_for()
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SECONDS_TO_SAVE)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=processes, max_restarts=0, run_id=str(os.getpid()),
         rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-        shutdown_timeout=SECONDS_TO_SAVE,
     )  # fmt: skip
     try:
         elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
