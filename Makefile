@@ -14,7 +14,9 @@ VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 HARBOR_VENV := .venv-harbor
 HARBOR_INSTALLED := $(HARBOR_VENV)/.installed
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile $(PIP_ARGS)
+# pip compiles with one core. A few files are for other versions of Python and do not compile.
+COMPILE = $(BIN)/python -m compileall -q -j 0
 
 .PHONY: pipeline test stop mlflow doctor vllm harbor
 
@@ -61,12 +63,14 @@ $(INSTALLED): requirements.lock pyproject.toml
 	fi
 	@echo "installing requirements.lock into $(VENV) (once; about 2 GB, some minutes)"
 	@$(PIP) -r requirements.lock && $(PIP) --no-build-isolation --editable . || { echo '$(NO_INSTALL)' >&2; exit 1; }
+	@$(COMPILE) $(VENV)/lib >/dev/null 2>&1 || true
 	@$(BIN)/python -c 'import torch' || { echo '$(NO_TORCH)' >&2; exit 1; }
 	@touch $@
 
 # Beside the environment: what the tests need would be documents to stage collect, and change what it makes.
 $(TESTS_INSTALLED): requirements-test.lock $(INSTALLED)
 	@$(PIP) --upgrade --target $(TEST_PACKAGES) -r requirements-test.lock || { echo '$(NO_INSTALL)' >&2; exit 1; }
+	@$(COMPILE) $(TEST_PACKAGES) >/dev/null 2>&1 || true
 	@touch $@
 
 # Of its own, because its pins exclude Prefect's. No dependencies are resolved: that would bring torchvision and others,

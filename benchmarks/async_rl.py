@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.bare_context import bare_context
 from benchmarks.gains import difference
 from benchmarks.slow_tools import LEAST, MOST, SHAPE, seconds
 from data_pipelines.rl_tasks import distinct
@@ -37,10 +38,8 @@ from model.transformer import Transformer
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_whole
-from pipeline.progress import Progress
 from pipeline.recipe.rl import RlSection
-from pipeline.stage import Context, git_commit
-from pipeline.tracking import Metrics
+from pipeline.stage import git_commit
 from tasks.rl.catalog import CatalogConfig, open_catalog
 from tasks.rl.difficulty import Pair, solve_rates
 from tasks.rl.group import Group
@@ -146,7 +145,9 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict:
     """Train one variant; its seconds, what it learnt, how old its rollouts were."""
     factor, loss = VARIANTS[name]
     with tempfile.TemporaryDirectory(prefix="async-rl-") as folder:
-        context = make_context(Path(folder), section_of(arguments, factor * arguments.ahead), seed)
+        context = bare_context(
+            Path(folder), "agentic_rl", section_of(arguments, factor * arguments.ahead), seed
+        )
         model, tokenizer = load_model(arguments.checkpoint, CPU), Tokenizer.load(arguments.checkpoint)
         watched = Watched(by_reward(context.section, centred))
         started = time.perf_counter()
@@ -251,16 +252,6 @@ def tool_seconds() -> dict:
     drawn = np.array([seconds(rng) for _ in range(100_000)])
     quantiles = {f"p{q}": float(np.percentile(drawn, q)) for q in (50, 90, 99)}
     return {"pareto": SHAPE, "least": LEAST, "most": MOST, "mean": float(drawn.mean()), **quantiles}
-
-
-def make_context(folder: Path, section: RlSection, seed: int) -> Context:
-    out, scratch = folder / "out", folder / "run"
-    out.mkdir()
-    scratch.mkdir()
-    return Context(
-        "agentic_rl", None, section, seed, {}, {}, out, scratch, "", Progress(scratch, "agentic_rl"),
-        Metrics(scratch, "benchmark", "agentic_rl", "0" * 64, {}, {}),
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bare_context import bare_context
 from data_pipelines.rl_tasks import distinct
 from environments.catalog import environments, find_family
 from environments.interface import Environment
@@ -33,11 +34,10 @@ from model.chat.tokenizer import Tokenizer
 from model.chat.tokens import END_OF_TEXT
 from pipeline import artifacts
 from pipeline.errors import run_command
-from pipeline.progress import Progress
 from pipeline.recipe import load_recipe
 from pipeline.recipe.rl import ReasoningRlSection
 from pipeline.stage import Context, git_commit
-from pipeline.tracking import Metrics, read_metrics
+from pipeline.tracking import read_metrics
 from tasks.evaluation.policy import LocalPolicy
 from tasks.rl.difficulty import Pair
 from tasks.rl.group import Group
@@ -75,12 +75,13 @@ def main() -> int:
     catalog = environments()
     heldout = _heldout(catalog, names, arguments.heldout, section)
     with tempfile.TemporaryDirectory(prefix="rl-controls-") as folder:
-        pairs = _pairs(_context(Path(folder, "difficulty"), section, recipe.seed), start, catalog, names,
-                       arguments.tasks)  # fmt: skip
+        context = bare_context(Path(folder, "difficulty"), "reasoning_rl", section, recipe.seed)
+        pairs = _pairs(context, start, catalog, names, arguments.tasks)
         before = _accuracy(start, heldout)
         rows = {}
         for name in RUNS:
-            context = _context(Path(folder, name.replace(" ", "-")), _changed(section, name), recipe.seed)
+            place, changed = Path(folder, name.replace(" ", "-")), _changed(section, name)
+            context = bare_context(place, "reasoning_rl", changed, recipe.seed)
             rows[name] = _run(context, start, pairs, name == "shuffled") | _gain(before, heldout, context.out)
             print(f"{name}: {json.dumps(rows[name])}", flush=True)
     found = {
@@ -117,13 +118,6 @@ def _changed(section: ReasoningRlSection, name: str) -> ReasoningRlSection:
         return section
     still = section.optimizer.model_copy(update={"muon_lr": 0.0, "adamw_lr": 0.0})
     return section.model_copy(update={"optimizer": still})
-
-
-def _context(scratch: Path, section: ReasoningRlSection, seed: int) -> Context:
-    out = scratch / "out"
-    out.mkdir(parents=True)
-    progress, metrics = Progress(scratch, scratch.name), Metrics(scratch, "controls", "rl", "", {}, {})
-    return Context("reasoning_rl", None, section, seed, {}, {}, out, scratch, "", progress, metrics)
 
 
 def _pairs(

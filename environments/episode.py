@@ -121,7 +121,8 @@ def normal(text: str) -> str:
 def read_call(call: Any, tools: tuple[dict, ...]) -> tuple[str, dict[str, str]]:
     """Name and arguments (as text) of an OpenAI tool call whose arguments are an object or its JSON.
 
-    Raises ``MalformedCall`` when it names no tool of ``tools`` or has other arguments than that tool takes.
+    Raises ``MalformedCall`` when it names no tool of ``tools`` or has other arguments than that tool takes. A
+    schema that does not say which are required wants all of them.
     """
     function = (call.get("function") or call) if isinstance(call, dict) else {}
     name, arguments = function.get("name"), function.get("arguments")
@@ -133,9 +134,10 @@ def read_call(call: Any, tools: tuple[dict, ...]) -> tuple[str, dict[str, str]]:
             arguments = json.loads(arguments)
         except ValueError:
             raise MalformedCall(f"the arguments of {name} are not JSON") from None
-    wanted = set(schemas[name]["properties"])
-    if not isinstance(arguments, dict) or set(arguments) != wanted:
-        raise MalformedCall(f"{name} takes the arguments {', '.join(sorted(wanted))}")
+    known = set(schemas[name]["properties"])
+    required = set(schemas[name].get("required", known))
+    if not isinstance(arguments, dict) or not required <= set(arguments) <= known:
+        raise MalformedCall(f"{name} takes the arguments {', '.join(sorted(known))}")
     return name, {key: normal(str(value)) for key, value in arguments.items()}
 
 

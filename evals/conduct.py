@@ -1,9 +1,9 @@
 """How a policy behaves, right or wrong: loops, foreign scripts, cut-off turns, malformed calls, refusals."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from environments.episode import MalformedCall, read_call
 from environments.interface import Message, Task
 from environments.pathologies import language, repetition
 from environments.safety import is_refusal
@@ -35,21 +35,12 @@ def conduct(task: Task, messages: Sequence[Message], fault: str | None, cut_off:
 
 
 def fits(call: Any, tools: Sequence[dict]) -> bool:
-    """Whether a tool of ``tools`` (OpenAI function schemas) can take the call.
-
-    A schema that does not say which arguments are required wants all of them, as in ``environments.episode``.
-    """
-    function = call.get("function", {})
-    parameters = {t["function"]["name"]: t["function"]["parameters"] for t in tools}.get(function.get("name"))
-    arguments = function.get("arguments")
+    """Whether a tool of ``tools`` (OpenAI function schemas) can take the call."""
     try:
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+        read_call(call, tuple(tools))
+    except MalformedCall:
         return False
-    if parameters is None or not isinstance(arguments, dict):
-        return False
-    required = parameters.get("required", parameters["properties"])
-    return set(required) <= set(arguments) <= set(parameters["properties"])
+    return True
 
 
 def _blames_call(fault: str | None) -> bool:

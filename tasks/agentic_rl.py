@@ -106,9 +106,7 @@ def _harbor_root(context: Context) -> Path:
 
 
 def _became(figures: Path) -> dict[str, float]:
-    """Of each service its groups and its rollouts without a reward, and the tasks that were given up: since
-    the worker that ended the run began, as figures end with the worker that counts them.
-    """
+    """Of each service its groups and its rollouts without a reward, and the tasks that were given up."""
     services = json.loads(figures.read_text())["services"] if figures.exists() else {}
     facts: dict[str, float] = {}
     for name, found in services.items():

@@ -15,6 +15,7 @@ from tasks.rl.trajectory import Trajectory
 RollOut = Callable[[Assignment, Gateway], Awaitable[Trajectory]]
 FAILING_GROUPS = 2  # a task is given up after so many, if most of its rollouts had no reward
 WORST = 10  # tasks that are named in the figures
+RUNNING = ("running", "rollouts_running")  # groups and rollouts of this process
 
 
 @dataclass
@@ -36,7 +37,21 @@ class Service:
 
     def __post_init__(self):
         self.slots = asyncio.Semaphore(self.at_once)
-        self._started = time.monotonic()
+        self._started, self._before = time.monotonic(), Counter()
+
+    def memory(self) -> dict[str, Any]:
+        """What a worker that takes this one's place has to know."""
+        counts = {key: value for key, value in self.counts.items() if key not in RUNNING}
+        return {
+            "counts": counts, "rollouts": self.rollouts, "failed": self.failed,
+            "given_up": sorted(self.given_up),
+        }  # fmt: skip
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go on from the ``memory`` of a worker before this one."""
+        self.counts, self._before = Counter(memory["counts"]), Counter(memory["counts"])
+        self.rollouts, self.failed = Counter(memory["rollouts"]), Counter(memory["failed"])
+        self.given_up = set(memory["given_up"])
 
     @property
     def left(self) -> list[tuple[Task, Mode]]:
@@ -70,7 +85,7 @@ class Service:
             )
 
     def figures(self) -> dict[str, Any]:
-        """Counts since the start, means, speeds, and the tasks whose environment failed."""
+        """Counts, means, the speeds of this process, and the tasks whose environment failed."""
         counts, minutes = self.counts, max(time.monotonic() - self._started, 1e-3) / 60
         families: Counter = Counter()
         for task, number in self.failed.items():
@@ -79,8 +94,8 @@ class Service:
             **counts,
             "reward_mean": counts["reward"] / max(counts["rewarded"], 1),
             "seconds_mean": counts["seconds"] / max(counts["rollouts"], 1),
-            "tokens_per_s": counts["tokens"] / (60 * minutes),
-            "rollouts_per_min": counts["rollouts"] / minutes,
+            "tokens_per_s": (counts["tokens"] - self._before["tokens"]) / (60 * minutes),
+            "rollouts_per_min": (counts["rollouts"] - self._before["rollouts"]) / minutes,
             "failed_by_family": {name: number for name, number in families.items() if number},
             "failed_by_task": {name: number for name, number in self.failed.most_common(WORST) if number},
             "given_up": sorted(self.given_up),

@@ -2,7 +2,8 @@
 
 It lives beside the trainer and talks to it through files in the run's folder, each whole or not there:
 ``control.json`` (the trainer's wishes), ``engines.json`` (which engines answer), ``spool/`` (finished
-groups) and ``rollouts.json`` (figures, for people and the trainer's log).
+groups), ``rollouts.json`` (figures, for people and the trainer's log) and ``memory.json`` (what a worker that
+takes its place goes on from: counts, and the tasks that were given up).
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +39,7 @@ from tasks.rl.router import Router
 from tasks.rl.service import Service
 from tasks.rl.trajectory import Trajectory
 
-CONTROL, FIGURES, SPOOL = "control.json", "rollouts.json", "spool"
+CONTROL, FIGURES, MEMORY, SPOOL = "control.json", "rollouts.json", "memory.json", "spool"
 SECONDS_BETWEEN_FIGURES = 1.0
 
 
@@ -87,6 +89,7 @@ async def work(config: WorkerConfig) -> None:
         )  # fmt: skip
         facade = await stack.enter_async_context(Facade(gateway))
         services = [_service(one, catalog, rewards.get(one.rewards), facade) for one in config.services]
+        _remember(config.scratch / MEMORY, services)
         orchestrator = Orchestrator(
             services, gateway, spool, seed=config.seed, rollouts=config.rollouts_per_prompt,
             at_once=config.at_once, curriculum=config.curriculum,
@@ -94,7 +97,7 @@ async def work(config: WorkerConfig) -> None:
         client = partial(EngineClient, http=http, experts=config.record_experts)
         watch = Watch(config.scratch / ENGINES, gateway, client)
         beside = [
-            asyncio.create_task(_keep_telling(config.scratch / FIGURES, orchestrator, gateway)),
+            asyncio.create_task(_keep_telling(config.scratch, orchestrator, gateway, services)),
             asyncio.create_task(watch.listen()),
         ]
         try:
@@ -102,7 +105,7 @@ async def work(config: WorkerConfig) -> None:
         finally:
             for task in beside:
                 task.cancel()
-            _tell(config.scratch / FIGURES, orchestrator, gateway)
+            _tell(config.scratch, orchestrator, gateway, services)
 
 
 def read_control(scratch: Path) -> Control:
@@ -143,18 +146,29 @@ def _service(
     return Service(config.name, config.weight, pairs, play, config.at_once)
 
 
-async def _keep_telling(path: Path, orchestrator: Orchestrator, gateway: Gateway) -> None:
+def _remember(memory: Path, services: Sequence[Service]) -> None:
+    if memory.exists():
+        found = json.loads(memory.read_text())
+        for service in services:
+            if service.name in found:
+                service.remember(found[service.name])
+
+
+async def _keep_telling(
+    scratch: Path, orchestrator: Orchestrator, gateway: Gateway, services: Sequence[Service]
+) -> None:
     while True:
-        _tell(path, orchestrator, gateway)
+        _tell(scratch, orchestrator, gateway, services)
         await asyncio.sleep(SECONDS_BETWEEN_FIGURES)
 
 
-def _tell(path: Path, orchestrator: Orchestrator, gateway: Gateway) -> None:
+def _tell(scratch: Path, orchestrator: Orchestrator, gateway: Gateway, services: Sequence[Service]) -> None:
     figures = {
         "time": time.time(), "sessions": gateway.sessions, "engines": gateway.router.load(),
         "tokens": dict(gateway.counts), "services": orchestrator.figures(),
     }  # fmt: skip
-    write_whole(path, json.dumps(figures))
+    write_whole(scratch / FIGURES, json.dumps(figures))
+    write_whole(scratch / MEMORY, json.dumps({service.name: service.memory() for service in services}))
 
 
 async def _work_until_told(config: WorkerConfig) -> None:

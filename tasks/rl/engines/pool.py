@@ -92,8 +92,9 @@ class EnginePool:
         sweep()
         for child in self._children.values():
             child.start()
-        for name in self._children:
-            self._addresses[name] = self._address(name)
+        for name, child in self._children.items():
+            if not self._answers(name):
+                raise UserError(f"a rollout engine does not start: {child.last_words()}")
         self._tell()
         self._pulse.start()
 
@@ -119,8 +120,8 @@ class EnginePool:
         self._tell()
 
     def look_after(self) -> list[str]:
-        """Start again what has died or hangs. Returns the names. Raises ``UserError`` for one that keeps
-        dying.
+        """Start again what has died or hangs. Returns the names. What dies again as it starts is dead at the
+        next call. Raises ``UserError`` for one that keeps dying.
         """
         for name in [name for name in self._addresses if self._pulse.is_silent(name)]:
             print(f"{name} gives no sign of life and is ended", flush=True)
@@ -137,8 +138,8 @@ class EnginePool:
                 self._children[name].start()
             for name in dead:
                 self._pulse.begin_anew(name)
-                self._addresses[name] = self._address(name)
-            if self._version and (refused := asyncio.run(self._load(dead))):
+            started = [name for name in dead if self._answers(name)]
+            if self._version and (refused := asyncio.run(self._load(started))):
                 raise UserError(f"engines refuse the weights that others took: {_told(refused)}")
             self._tell()
         return dead
@@ -189,15 +190,17 @@ class EnginePool:
             return str(error)
         return None
 
-    def _address(self, name: str) -> str:
+    def _answers(self, name: str) -> bool:
+        """Wait for an engine that was started, and note its address; False where it died instead."""
         child, deadline = self._children[name], time.monotonic() + SECONDS_TO_START
         while not (found := ADDRESS.search(child.printed())):
             if not child.alive:
-                raise UserError(f"a rollout engine does not start: {child.last_words()}")
+                return False
             if time.monotonic() > deadline:
                 raise UserError(f"{name} did not answer in {SECONDS_TO_START:.0f} s: look at {child.log}")
             time.sleep(0.05)
-        return found[1]
+        self._addresses[name] = found[1]
+        return True
 
     def _tell(self) -> None:
         """Write ``engines.json``, whole or not at all."""

@@ -191,6 +191,26 @@ def test_a_task_that_is_never_judged_is_given_up(tmp_path, capsys):
     assert printed.count(f"warning: {bad} is given up, ") == 1 and "the sandbox failed" in printed
 
 
+def test_a_worker_in_another_s_place_goes_on_from_its_memory(tmp_path):
+    bad = environments()["tools"].make_task("calc", 1).id
+    begun = []
+
+    async def roll_out(assignment, gateway):
+        begun.append(assignment.task.id)
+        return trajectory(assignment, None if assignment.task.id == bad else 1.0)
+
+    first, second = (service("calc", 1.0, roll_out, at_once=1) for _ in range(2))
+    asyncio.run(run_until(orchestrator([first], tmp_path, at_once=1), 30, tmp_path))
+    second.remember(json.loads(json.dumps(first.memory())))
+    begun.clear()
+    asyncio.run(run_until(made := orchestrator([second], tmp_path, at_once=1), 60, tmp_path))
+    assert len(begun) == 30 * ROLLOUTS and bad not in begun
+    figures = made.figures()["calc"]
+    assert figures["given_up"] == [bad] and figures["failed"] == first.figures()["failed"]
+    assert figures["groups"] == 60 and figures["rollouts"] == 60 * ROLLOUTS and figures["running"] == 0
+    assert figures["reward"] == 60 * ROLLOUTS - figures["failed"]
+
+
 def test_failures_now_and_then_do_not_cost_a_task(tmp_path):
     async def roll_out(assignment, gateway):
         return trajectory(assignment, None if assignment.name.endswith("/1") else 0.0)

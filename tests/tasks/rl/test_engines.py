@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -149,6 +150,18 @@ def test_an_engine_that_hangs_is_ended_and_started_again(pool, monkeypatch):
     assert wait_until(pool.look_after, "the engine's restart") == ["engine-1"]
     assert pool.pids["engine-1"] != victim and not os.path.exists(f"/proc/{victim}/exe")
     assert ask(pool.addresses["engine-1"], "version") == pool.version
+
+
+def test_one_that_dies_as_it_is_started_again_is_tried_once_more(pool, monkeypatch):
+    child = pool._children["engine-1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(child, "command", [sys.executable, "-c", "raise SystemExit('no room on the card')"])
+        child.kill()
+        assert pool.look_after() == ["engine-1"]
+        assert pool.addresses.keys() == {"engine-0"}
+    assert pool.look_after() == ["engine-1"]
+    assert ask(pool.addresses["engine-1"], "version") == pool.version
+    assert pool.look_after() == []
 
 
 def test_a_connection_that_the_server_closed_is_no_death():
