@@ -1,5 +1,6 @@
 """What a recipe means before anything is allocated: the resolved values and a table derived from them."""
 
+import math
 from dataclasses import dataclass
 
 import yaml
@@ -18,8 +19,8 @@ ACTIVATIONS_PER_LAYER = 40  # hidden vectors kept for the backward pass, per tok
 
 @dataclass(frozen=True)
 class Row:
-    """One training phase. ``hours``: a device works on whole micro-batches, so more of them than a step has
-    are idle. ``memory_gib``: one device with its micro-batch and all weights and state, as the loop has it.
+    """One training phase. ``hours``: a device works on whole micro-batches, so not all devices are always
+    busy. ``memory_gib``: one device with its micro-batch and all weights and state, as the loop has it.
     """
 
     phase: str
@@ -91,8 +92,9 @@ def _row(
         flops = config.forward_flops_per_token(length, "dense", indexer=True) + 2 * indexer
     else:
         flops = config.training_flops_per_token(length, attention, mtp)
-    busy = min(devices, section.global_batch_tokens // (section.micro_batch * length))
-    hours = tokens * flops / (SUSTAINED[device] * busy) / 3600
+    micro_batches = section.micro_batches(length)
+    speed = SUSTAINED[device] * micro_batches / math.ceil(micro_batches / devices)
+    hours = tokens * flops / speed / 3600
     steps = max(tokens // section.global_batch_tokens, 1)
     memory = _memory(config, section.micro_batch * length)
     return Row(name, length, tokens, section.global_batch_tokens, steps, flops, hours, memory)

@@ -47,6 +47,10 @@ class TrainSection(Section):
     validate_every_steps: int = Field(100, gt=0)
     validation_rows: int = Field(32, gt=0)  # sequences that are kept out of training
 
+    def micro_batches(self, length: int) -> int:
+        """Of an optimizer step on sequences of ``length`` tokens."""
+        return self.global_batch_tokens // (self.micro_batch * length)
+
 
 class Mtp(Section):
     """Multi-token prediction (paper section 2.1): three steps that share one block."""

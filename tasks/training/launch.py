@@ -1,120 +1,143 @@
 """A training stage in several processes, one a card: data parallel, Muon's work shared (paper section 2.4.1).
 
-    GLM5_PROCESSES=8 python -m tasks.sft --recipe small
-    torchrun --nproc-per-node 8 -m tasks.sft --recipe small
+    GLM5_PROCESSES=2 python -m tasks.sft --recipe small
+    torchrun --nproc-per-node 2 -m tasks.sft --recipe small
 
 Rank 0 is the stage as it is with one process: it decides whether there is anything to do, keeps the scratch
-folder and publishes. The others are told what it was given and compute with it.
+folder and publishes. With ``GLM5_PROCESSES`` it also starts the others, once there is something to do. They
+are told what it was given, compute with it, and end with it.
 """
 
 import contextlib
-import logging
+import functools
 import os
 import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 import torch.distributed as dist
 
-from pipeline.errors import UserError, run_command
+from pipeline.errors import UserError
 from pipeline.parent import parents_death
+from pipeline.recipe.training import TrainSection
 from pipeline.stage import Context, run_stage
 from tasks.training import ranks
 
 PROCESSES = "GLM5_PROCESSES"
-SECONDS_TO_SAVE = "60"  # between SIGTERM, on which the loop saves a checkpoint, and SIGKILL
-SECONDS_FOR_RANK_0 = 5.0  # in which it says what all of them met
+HOST = "127.0.0.1"
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_FOR_THE_OTHER = 5.0  # in which the process that a fault comes from tells of it and ends
+PARTED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # gloo's words
 
 Run = Callable[[Context], dict[str, float]]
 
 
 def run_training_stage(name: str, run: Run) -> None:
     """The command line of a training stage, in as many processes as are asked for; never returns."""
-    if ranks.started_by_torchrun():
-        parents_death(signal.SIGTERM)()
-        run_command(lambda: _take_part(name, run))
-    elif os.environ.get(PROCESSES, "1") != "1":
-        run_command(_launch)
-    else:
+    if not ranks.several() and os.environ.get(PROCESSES, "1") in ("", "1"):
         run_stage(name, run)
-
-
-def _launch() -> int:
-    """This command again, in several processes of this host; the exit status is that of the first to fail."""
-    # Slow to import, and most runs have one process.
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    logging.disable()  # the processes themselves say what is wrong
-    processes = _asked_for()
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SECONDS_TO_SAVE)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, max_restarts=0, run_id=str(os.getpid()),
-        rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
-    )  # fmt: skip
-    try:
-        elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
-    except SignalException:
-        return 1
-    except ChildFailedError as error:
-        failures = error.failures
-        status = failures[min(failures)].exitcode
-        if status < 0:  # whoever started this goes by the signal: a killed stage is worth another try
-            signal.signal(-status, signal.SIG_DFL)
-            os.kill(os.getpid(), -status)
-        return status
-    return 0
-
-
-def _asked_for() -> int:
-    text = os.environ[PROCESSES]
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise UserError(f"{PROCESSES} is {text!r}: give the number of processes, a whole number from 1")
-    return int(text)
+    _end_together(lambda: _take_part(name, run))
 
 
 def _take_part(name: str, run: Run) -> None:
-    ranks.connect()
-    try:
-        _lead(name, run) if ranks.rank() == 0 else _follow(run)
-    finally:  # or its threads abort the process as Python ends
-        dist.destroy_process_group()
+    told, over = False, threading.Event()
 
-
-def _lead(name: str, run: Run) -> None:
-    told = False
-
-    def tell_and_run(context: Context) -> dict[str, float]:
+    @functools.wraps(run)
+    def with_the_others(context: Context) -> dict[str, float]:
         nonlocal told
         told = True
-        _tell(replace(context, progress=None, metrics=None))
-        return run(context)
+        if not ranks.several():
+            _start_others(context, over)
+        if ranks.world_size() > 1:
+            _tell(replace(context, progress=None, metrics=None))
+        values = run(context)
+        over.set()
+        return values
 
+    if ranks.several():
+        ranks.connect()
+        if ranks.rank() > 0:
+            _follow(run)
     try:
-        run_stage(name, tell_and_run)
+        run_stage(name, with_the_others)
     finally:
-        if not told:  # up to date, or it cannot be run
+        if not told and ranks.world_size() > 1:  # up to date, or it cannot be run
             _tell(None)
 
 
-def _follow(run: Run) -> None:
-    context = _tell(None)
-    if context is None:
+def _start_others(context: Context, over: threading.Event) -> None:
+    """The other processes of this host: this command again, with what ``torchrun`` would tell it."""
+    processes = _wanted(context)
+    if processes == 1:
         return
-    context.progress = context.metrics = _Nobody()
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            run(context)
-    except SystemExit:
-        sys.exit(1)  # stopped by a signal, as rank 0 says
-    except UserError:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(SECONDS_FOR_RANK_0)  # it met the same: this process is ended before it says so again
-        raise
+    threads = max(1, torch.get_num_threads() // processes)
+    torch.set_num_threads(threads)
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    shared = {
+        "MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": str(processes),
+        "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(threads),
+    }  # fmt: skip
+    os.environ |= shared | {"RANK": "0", "LOCAL_RANK": "0"}
+    others = [_start(rank) for rank in range(1, processes)]
+    threading.Thread(target=_watch, args=(others, over), daemon=True).start()
+    ranks.connect()
+
+
+def _start(rank: int) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, *sys.orig_argv[1:]], env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=parents_death(signal.SIGKILL),
+    )  # fmt: skip
+
+
+def _wanted(context: Context) -> int:
+    """As many processes as are asked for and have a micro-batch of every step."""
+    text, section, stage = os.environ[PROCESSES], context.section, context.stage
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise UserError(f"{PROCESSES} is {text!r}: give the number of processes, a whole number from 1")
+    asked, cards = int(text), torch.cuda.device_count()
+    if cards and asked > cards:
+        raise UserError(f"{PROCESSES} is {asked} and this machine has {cards} cards: give at most {cards}")
+    most = max(1, min(section.micro_batches(length) for length in lengths(section)))
+    if asked > most:
+        print(
+            f"{stage}: {most} of {asked} processes are used, as a step has {most} micro-batches (a lower "
+            f"{stage}.micro_batch makes more of them)",
+            file=sys.stderr,
+        )
+    return min(asked, most)
+
+
+def lengths(section: TrainSection) -> list[int]:
+    """Tokens of a sequence in each phase of a training stage."""
+    steps = getattr(section, "contexts", [section])
+    return [step.sequence_length for step in steps]
+
+
+def _follow(run: Run) -> None:
+    """Compute what rank 0 was given; never returns."""
+    context = _tell(None)
+    if context is not None:
+        context.progress = context.metrics = _Nobody()
+        try:
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                run(context)
+        except UserError as error:
+            time.sleep(SECONDS_FOR_THE_OTHER)  # rank 0 met the same, and this process ends with it
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(1)
+        except SystemExit:
+            pass  # stopped by a signal: rank 0 says so
+    sys.exit(0)
 
 
 def _tell(context: Context | None) -> Context | None:
@@ -132,3 +155,48 @@ class _Nobody:
     def log(self, *_: object) -> None: ...
 
     def rewind(self, *_: object) -> None: ...
+
+
+def _end_together(main: Callable[[], None]) -> None:
+    """Call ``main``, which ends with ``SystemExit``. After a fault the others may wait for this process in a
+    collective, so that it leaves without any: they notice, or are ended by who started them.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        if not end.code:
+            if dist.is_initialized():
+                dist.destroy_process_group()  # or its threads abort the process as Python ends
+            raise
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else 1
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = 1
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in PARTED):
+            print("another process of this run has ended", file=sys.stderr, flush=True)
+            time.sleep(SECONDS_FOR_THE_OTHER)  # the watch ends this one as the other was ended
+        else:
+            traceback.print_exc()
+        status = 1
+    _leave(status)
+
+
+def _leave(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _watch(others: list[subprocess.Popen], over: threading.Event) -> None:
+    """End this process where another one ended by a fault: it may wait for that for ever."""
+    while not (failed := [other for other in others if other.poll()]):
+        if over.wait(SECONDS_BETWEEN_LOOKS):
+            return
+    if (
+        failed[0].returncode < 0
+    ):  # whoever started this goes by the signal: a killed stage is worth another try
+        os.kill(os.getpid(), signal.SIGKILL)
+    _leave(1)

@@ -104,7 +104,7 @@ def train(job: Job) -> dict[str, float]:
 
 def _require_work_for_all(job: Job) -> None:
     for phase in job.phases:
-        if (micro_steps := _micro_steps(job, phase)) < ranks.world_size():
+        if (micro_steps := job.section.micro_batches(phase.batches.length)) < ranks.world_size():
             raise UserError(
                 f"{ranks.world_size()} processes cannot share the {micro_steps} micro-batches of a step of "
                 f"phase {phase.name} of stage {job.context.stage}: start at most {micro_steps}, or lower "
@@ -112,15 +112,11 @@ def _require_work_for_all(job: Job) -> None:
             )
 
 
-def _micro_steps(job: Job, phase: Phase) -> int:
-    return job.section.global_batch_tokens // (job.section.micro_batch * phase.batches.length)
-
-
 def _step(
     job: Job, accumulate: Accumulator, phase: Phase, step: int, offset: int, total: int
 ) -> dict[str, float]:
     section = job.section
-    micro_steps = _micro_steps(job, phase)
+    micro_steps = section.micro_batches(phase.batches.length)
     rows = rows_of_step(phase.batches.rows, section.micro_batch * micro_steps, job.context.seed, offset)
     factor = schedule_factor(section, step, total)
     for group in job.optimizer.param_groups:
@@ -154,18 +150,14 @@ def _gradients(job: Job, accumulate: Accumulator, batches: list[Batch], step: in
         values = accumulate(batches, step, targets)
     except NotFinite as error:
         fault = str(error)
-    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
-    used = [parameter.grad is not None for parameter in trained]
-    faults, parts, used_by_rank = zip(*ranks.gather((fault, values, used)), strict=True)
+    faults, parts = zip(*ranks.gather((fault, values)), strict=True)
     if any(faults):
         raise UserError(
             f"{next(filter(None, faults))}, at step {step} of stage {job.context.stage}: look at these rows "
             "or lower the learning rate"
         )
-    for parameter, flags in zip(trained, zip(*used_by_rank, strict=True), strict=True):
-        if any(flags) and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    ranks.add_up([parameter.grad for parameter in trained if parameter.grad is not None])
+    # The same parameters in all processes: which have one is a matter of the objective's ``kind``.
+    ranks.add_up([parameter.grad for parameter in job.model.parameters() if parameter.grad is not None])
     if job.objective.loads and ranks.world_size() > 1:
         job.objective.loads[:] = [sum(job.objective.loads)]
         ranks.add_up(job.objective.loads)
@@ -213,6 +205,12 @@ def _save(job: Job, step: int, tokens: int, last: dict[str, float]) -> None:
 
 def _resume(job: Job) -> tuple[int, int, dict[str, float]]:
     state = checkpoint.load_latest(job.context.scratch, job.device)
+    steps = set(ranks.gather(state["step"] if state else 0))
+    if len(steps) > 1:
+        raise UserError(
+            f"the processes of stage {job.context.stage} find checkpoints of steps {sorted(steps)} in "
+            f"{job.context.scratch}: they need one folder that all of them see"
+        )
     if state is None:
         return 0, 0, {}
     job.model.load_state_dict(state["model"])

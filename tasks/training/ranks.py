@@ -17,15 +17,8 @@ Piece = TypeVar("Piece")
 Value = TypeVar("Value")
 
 
-class Parted(UserError):
-    """Another process of the run ended, so that this one cannot go on."""
-
-    def __init__(self) -> None:
-        super().__init__("another process of this run has ended: its own message stands above")
-
-
-def started_by_torchrun() -> bool:
-    """Whether this process is one of several."""
+def several() -> bool:
+    """Whether this process was started as one of several, as ``torchrun`` does it."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -43,22 +36,26 @@ def group() -> dist.ProcessGroup | None:
 
 
 def pick_device() -> torch.device:
-    """The card of this process, or the CPU. Raises ``UserError`` where cards are fewer than processes."""
+    """The card of this process, or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    if not started_by_torchrun():
-        return torch.device("cuda")
-    number, cards = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if number >= cards:
-        raise UserError(f"process {number + 1} of this host finds {cards} cards: start at most {cards}")
-    torch.cuda.set_device(number)
-    return torch.device("cuda", number)
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if dist.is_initialized() else torch.device("cuda")
+    )
 
 
 def connect() -> None:
-    """Meet the other processes. Objects travel over gloo, a card's tensors over NCCL."""
-    pick_device()  # says what is wrong before anyone waits
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    """Meet the other processes; each takes a card of its own. Objects travel over gloo, a card's tensors over
+    NCCL. Raises ``UserError`` where the host has too few cards.
+    """
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return
+    number, cards = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if number >= cards:
+        raise UserError(f"there are {cards} cards for the processes of this host: start at most {cards}")
+    torch.cuda.set_device(number)
+    dist.init_process_group("cpu:gloo,cuda:nccl")
 
 
 def share(pieces: Sequence[Piece]) -> Sequence[Piece]:
@@ -67,23 +64,16 @@ def share(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 def gather(value: Value) -> list[Value]:
-    """What each process gave, in their order: the same list everywhere. Raises ``Parted``."""
+    """What each process gave, in their order: the same list everywhere."""
     if world_size() == 1:
         return [value]
     values: list = [None] * world_size()
-    try:
-        dist.all_gather_object(values, value)
-    except RuntimeError as error:
-        raise Parted from error
+    dist.all_gather_object(values, value)
     return values
 
 
 def add_up(tensors: Sequence[torch.Tensor]) -> None:
-    """Replace each tensor by its sum over the processes: the same bits everywhere. Raises ``Parted``."""
-    if world_size() == 1:
-        return
-    try:
+    """Replace each tensor by its sum over the processes: the same bits everywhere."""
+    if world_size() > 1:
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
-    except RuntimeError as error:
-        raise Parted from error

@@ -330,10 +330,9 @@ def test_the_derived_table_of_tiny():
     halves = derive(recipe, "cpu", 2)
     assert halves[0].hours == pytest.approx(pretrain.hours / 2)
     assert halves[0].memory_gib == pretrain.memory_gib  # each holds the whole model
-    micro_batches = recipe.pretrain.global_batch_tokens // (
-        recipe.pretrain.micro_batch * recipe.pretrain.sequence_length
-    )
-    assert derive(recipe, "cpu", 10_000)[0].hours == pytest.approx(pretrain.hours / micro_batches)
+    whole = recipe.pretrain.micro_batches(recipe.pretrain.sequence_length)
+    assert whole > 4 and derive(recipe, "cpu", 10_000)[0].hours == pytest.approx(pretrain.hours / whole)
+    assert derive(recipe, "cpu", whole - 1)[0].hours == pytest.approx(pretrain.hours * 2 / whole)
 
 
 def test_an_override_is_checked_before_it_is_written(tmp_path, monkeypatch):
