@@ -331,7 +331,7 @@ def test_the_derived_table_of_tiny():
     assert halves[0].hours == pytest.approx(pretrain.hours / 2)
     assert halves[0].memory_gib == pretrain.memory_gib  # each holds the whole model
     whole = recipe.pretrain.micro_batches(recipe.pretrain.sequence_length)
-    assert whole > 4 and derive(recipe, "cpu", 10_000)[0].hours == pytest.approx(pretrain.hours / whole)
+    assert whole > 2 and derive(recipe, "cpu", 10_000)[0].hours == pytest.approx(pretrain.hours / whole)
     assert derive(recipe, "cpu", whole - 1)[0].hours == pytest.approx(pretrain.hours * 2 / whole)
 
 
