@@ -330,9 +330,14 @@ def test_the_derived_table_of_tiny():
     halves = derive(recipe, "cpu", 2)
     assert halves[0].hours == pytest.approx(pretrain.hours / 2)
     assert halves[0].memory_gib == pretrain.memory_gib  # each holds the whole model
-    whole = recipe.pretrain.micro_batches(recipe.pretrain.sequence_length)
-    assert whole > 2 and derive(recipe, "cpu", 10_000)[0].hours == pytest.approx(pretrain.hours / whole)
-    assert derive(recipe, "cpu", whole - 1)[0].hours == pytest.approx(pretrain.hours * 2 / whole)
+
+
+@pytest.mark.parametrize(("devices", "share"), [(1, 1), (2, 2), (3, 2), (4, 4), (100, 4)])
+def test_a_device_works_on_whole_micro_batches(devices, share):
+    small = load_recipe("small")
+    assert small.pretrain.micro_batches(small.pretrain.sequence_length) == 4
+    one, several = (derive(small, "h200", number)[0].hours for number in (1, devices))
+    assert several == pytest.approx(one / share)
 
 
 def test_an_override_is_checked_before_it_is_written(tmp_path, monkeypatch):
