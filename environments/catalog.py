@@ -18,6 +18,7 @@ from environments.safety import Safety
 from environments.sandbox.interface import Backend
 from environments.science.environment import Science
 from environments.service.environment import Service
+from environments.slides.environment import Slides
 from environments.strings import Strings
 from environments.table import Table
 from environments.tools import Tools
@@ -41,6 +42,7 @@ def environments(
     made = [
         Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue(),
         Mathematics(), Science(), Programs(backend), PythonTool(backend), Service(), Instructions(), Safety(),
+        Slides(),
     ]  # fmt: skip
     if corpus is not None:
         from environments.search.environment import Search  # its index takes long to import
