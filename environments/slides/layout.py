@@ -1,6 +1,7 @@
 """Level 2: what the boxes of a rendered page say (paper, section 4.2.5: widths, heights, overflow)."""
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from itertools import combinations, pairwise
 
 from environments.slides.browser import HEIGHT, WIDTH
@@ -24,8 +25,8 @@ def layout_faults(page: Rendering, family: str, pieces: list[tuple[str, str]]) -
 def _ratio(page: Rendering) -> str | None:
     """The body is the slide, 16:9, and nothing makes it scroll."""
     if not (page.body.within(SLIDE, SLACK) and SLIDE.within(page.body, SLACK)):
-        width, height = page.body.right - page.body.left, page.body.bottom - page.body.top
-        return f"the body is {width:g}x{height:g} px instead of {WIDTH}x{HEIGHT}"
+        edges = ", ".join(f"{edge:g}" for edge in astuple(page.body))
+        return f"the body reaches over ({edges}) instead of (0, 0, {WIDTH}, {HEIGHT})"
     return f"the page scrolls to {page.scroll}" if page.scroll[0] > WIDTH or page.scroll[1] > HEIGHT else None
 
 

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from environments.slides.style import Refused, Style
 
 MAX_CHARACTERS = 20_000
-MAX_ELEMENTS = 400
+MAX_ELEMENTS = 200
 MAX_DEPTH = 24
 MAX_TEXT = 800  # characters to read, more than twice what any family asks for: lines are compared in pairs
 

@@ -9,6 +9,15 @@ addEventListener("load", () => {
     const page = frame.contentDocument, view = frame.contentWindow;
     const style = (element) => view.getComputedStyle(element);
     const paint = (element) => style(element).backgroundColor;
+    // What an element paints at a point: its border where it has one there, else its background.
+    function painted(element, x, y) {
+      const s = style(element), box = element.getBoundingClientRect();
+      if (y < box.top + parseFloat(s.borderTopWidth)) return s.borderTopColor;
+      if (y >= box.bottom - parseFloat(s.borderBottomWidth)) return s.borderBottomColor;
+      if (x < box.left + parseFloat(s.borderLeftWidth)) return s.borderLeftColor;
+      if (x >= box.right - parseFloat(s.borderRightWidth)) return s.borderRightColor;
+      return s.backgroundColor;
+    }
     // As on our side: a line break counts as a space.
     const read = (node) => node.localName === "br" ? " " : node.data ?? [...node.childNodes].map(read).join("");
     const owners = [...page.body.querySelectorAll(TEXT)];
@@ -20,7 +29,8 @@ addEventListener("load", () => {
       // Text that stands out of its element does not hit it: it is painted on what holds the element.
       if (cut < 0) cut = found.findIndex((e) => e.contains(element));
       if (cut < 0) cut = found.length;
-      return { over: found.slice(0, cut).map(paint), under: [...found.slice(cut).map(paint), ...canvas] };
+      const colours = found.map((e, at) => at < cut ? painted(e, x, y) : paint(e));
+      return { over: colours.slice(0, cut), under: [...colours.slice(cut), ...canvas] };
     }
     // The block boxes that must hold a text: up to the body, or to a box taken out of the flow.
     function holders(element) {
@@ -35,14 +45,16 @@ addEventListener("load", () => {
       const element = node.parentElement, range = page.createRange();
       range.selectNodeContents(node);
       const lines = [...range.getClientRects()].filter((r) => r.width > 0 && r.height > 0).map(rectangle);
-      const points = [];
+      const points = new Set();  // as text: most of a line's points say the same
       for (const [left, top, right, bottom] of lines)
-        for (const share of [0.1, 0.5, 0.9]) {
-          const x = left + share * (right - left), y = (top + bottom) / 2;
-          if (x >= 0 && x < 1280 && y >= 0 && y < 720) points.push(layers(x, y, element));
-        }
+        for (let across = 0.05; across < 1; across += 0.1)
+          for (const down of [0.3, 0.5, 0.7]) {
+            const x = left + across * (right - left), y = top + down * (bottom - top);
+            if (x >= 0 && x < 1280 && y >= 0 && y < 720) points.add(JSON.stringify(layers(x, y, element)));
+          }
       return {
-        text: node.data, owner: owners.indexOf(element.closest(TEXT)), lines, points, holders: holders(element),
+        text: node.data, owner: owners.indexOf(element.closest(TEXT)), lines, holders: holders(element),
+        points: [...points].map((told) => JSON.parse(told)),
         size: parseFloat(style(element).fontSize), bold: Number(style(element).fontWeight) >= 700,
         colour: style(element).color,
       };

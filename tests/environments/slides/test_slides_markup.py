@@ -78,7 +78,7 @@ REFUSED = {
     "empty slide": (with_body(""), "nothing of what was asked"),
     "wrong element": (GOOD.replace("h1>", "h2>").replace("li>", "div>").replace("ul>", "div>"), "nothing of"),
     "too long": (with_more(" " * 20_000), "longer than 20000"),
-    "too many elements": (with_more("<div></div>" * 500), "more than 400 elements"),
+    "too many elements": (with_more("<div></div>" * 500), "more than 200 elements"),
     "too deep": (with_more("<div>" * 50 + "</div>" * 50), "24 within each other"),
     "too much text": (with_more(f"<p>{'word ' * 300}</p>"), "more than 800 characters"),
     "not closed": (GOOD.replace("</ul>", ""), "matches no beginning"),

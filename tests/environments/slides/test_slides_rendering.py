@@ -21,6 +21,7 @@ from pipeline.errors import UserError
 SLIDES = Slides()
 FAMILIES = SLIDES.families + SLIDES.evaluation_only
 SEEDS = 6
+GROUND = PALETTES["light"][0]
 pytestmark = pytest.mark.browser
 
 
@@ -53,6 +54,11 @@ def with_more(more):
     return lambda task: oracle(task).replace("</body>", f"{more}</body>")
 
 
+def with_inner(task):
+    cover = f'<span style="position:absolute;width:1000px;height:60px;background:{GROUND}"></span>'
+    return oracle(task).replace("<li>", f"<li>{cover}")
+
+
 def reordered(task):
     title, *items = task.truth["pieces"]
     return solve(task.family, task.truth["tone"], [title, *reversed(items)])[1]
@@ -66,7 +72,8 @@ def less(task):
     return solve(task.family, task.truth["tone"], task.truth["pieces"][:-1])[1]
 
 
-GROUND = PALETTES["light"][0]
+FRAME = f"position:absolute;left:200px;top:190px;width:0;height:0;border:200px solid {GROUND}"
+STRIPE = f"position:absolute;left:260px;top:0;width:90px;height:700px;background:{GROUND}"
 TINY = "body{display:flex;flex-direction:column;justify-content:space-between}h1,li,th,td{font-size:20px}"
 COVER = f"position:absolute;left:0;top:100px;width:1280px;height:600px;background:{GROUND}"
 ASIDE = "body{align-items:flex-start;padding:64px 0}h1,p{width:180px;font-size:28px}"
@@ -82,11 +89,14 @@ PLANTED = {
     "beside the slide": ("bullets", styled("ul{position:absolute;left:-2000px}"), 0, "is not on the slide"),
     "below the slide": ("columns", styled("main{margin-top:700px}"), 0, "is not on the slide"),
     "behind a box": ("bullets", with_more(f'<div style="{COVER}"></div>'), 0, "behind another box"),
+    "behind a border": ("bullets", with_more(f'<div style="{FRAME}"></div>'), 0, "behind another box"),
+    "half behind a box": ("bullets", with_more(f'<div style="{STRIPE}"></div>'), 0, "behind another box"),
+    "behind its own part": ("bullets", with_inner, 0, "behind another box"),
     "behind by order": ("bullets", styled("ul{position:relative;z-index:-1}"), 0.5, "outside the rules"),
     "padding fills the slide": ("bullets", styled(TINY), 0.5, "text covers"),
     "flex fills the slide": ("table", styled(TINY + "th,td{padding:40px 0}"), 0.5, "text covers"),
-    "a body too low": ("bullets", styled("body{height:600px}"), 0.5, "instead of 1280x720"),
-    "a body too wide": ("title", styled("body{width:1400px}"), 0.5, "instead of 1280x720"),
+    "a body too low": ("bullets", styled("body{height:600px}"), 0.5, "the body reaches"),
+    "a body too wide": ("title", styled("body{width:1400px}"), 0.5, "the body reaches"),
     "too long for the slide": ("bullets", styled("li{margin-bottom:130px}"), 0.5, ""),
     "text cut by a low box": ("bullets", styled("li{height:8px;margin-bottom:76px}"), 0.5, "stands out"),
     "text cut by a narrow box": ("bullets", styled("li{width:200px;white-space:nowrap}"), 0.5, "stands out"),
