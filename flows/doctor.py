@@ -60,7 +60,7 @@ def examine() -> Iterator[Finding]:
     yield _server()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     yield Finding("Chromium", chromium is not None, chromium or "not found", False,
-                  "apt-get install chromium; only the browser tests need it")  # fmt: skip
+                  "apt-get install chromium; the browser tests and environment slides need it")  # fmt: skip
 
 
 def print_report() -> int:
