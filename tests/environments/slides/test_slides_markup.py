@@ -12,7 +12,6 @@ from environments.slides.content import compare
 from environments.slides.environment import Slides
 from environments.slides.judge import judge_pages, read_document
 from environments.slides.markup import read_page
-from environments.slides.style import Refused, Style
 from pipeline.errors import UserError
 
 SLIDES = Slides()
@@ -138,45 +137,6 @@ def test_the_share_of_the_content_and_other_text():
     assert compare(read_page(GOOD.replace(first, first * 2)), TASK.truth) == (1.0, True)
     spaced = GOOD.replace("<li>", "<li>\n  <strong>").replace("</li>", "</strong>&#32;</li>")
     assert compare(read_page(spaced), TASK.truth) == (1.0, False)
-
-
-@pytest.mark.parametrize(
-    "rule, fault",
-    [
-        ("p{font-size:22px}", "font sizes"),
-        ("p{font-size:16px}", "font sizes"),
-        ("p{font-size:2em}", "outside the rules"),
-        ("".join(f".a{n}{{font-size:{n}px}}" for n in range(20, 40, 4)), "font sizes"),
-        ("".join(f".a{n}{{color:#00000{n}}}" for n in range(1, 8)), "7 colours"),
-        ("p{color:#ff0000}", "glaring"),
-        ("p{color:red}", "outside the rules"),
-        ("p{background:linear-gradient(#fff,#000)}", "outside the rules"),
-        ("p{border:1px solid red}", "outside the rules"),
-        ("p{list-style-type:'text'}", "outside the rules"),
-        ("p{letter-spacing:-20px}", "outside the rules"),
-    ],
-)
-def test_faults_of_style(rule, fault):
-    style = Style()
-    style.sheet(rule)
-    [found] = style.faults()
-    assert fault in found
-
-
-def test_harmless_style_stays_and_importance_goes():
-    style = Style()
-    rules = " Margin: 0 AUTO !important ; border:1px solid #ccc;width:calc(100% - 4px)"
-    written = style.sheet(f"#a > .b:first-child,td:nth-child(2n+1){{{rules}}}")
-    assert written.endswith("{margin:0 auto;border:1px solid #ccc;width:calc(100% - 4px)}")
-    assert style.faults() == [] and style.colours == {"#cccccc"}
-
-
-@pytest.mark.parametrize(
-    "text", ["a{b", "a{b}", "}", "a{{}", "a{color:#fff}}", "a[b]{color:#fff}", "/*", "a{:b}"]
-)
-def test_style_that_does_not_parse(text):
-    with pytest.raises(Refused):
-        Style().sheet(text)
 
 
 def test_a_fence_is_taken_off():

@@ -11,26 +11,17 @@ import threading
 import pytest
 
 from environments.interface import play
-from environments.slides.browser import find_browser, measure
+from environments.slides.browser import measure
 from environments.slides.environment import Slides
 from environments.slides.judge import judge_pages
 from environments.slides.rendering import read_rendering
 from environments.slides.solution import PALETTES, solve
-from pipeline.errors import UserError
 
 SLIDES = Slides()
 FAMILIES = SLIDES.families + SLIDES.evaluation_only
 SEEDS = 6
 GROUND = PALETTES["light"][0]
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def program():
-    try:
-        return find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 def tasks(family, count):
