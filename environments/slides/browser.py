@@ -66,7 +66,7 @@ def document(pages: Sequence[str], nonce: str) -> str:
     )
 
 
-async def measure(program: str, pages: Sequence[str], seconds: float = SECONDS) -> list[dict]:
+async def measure(program: str, pages: Sequence[str]) -> list[dict]:
     """What ``measure.js`` says of each page, all in one start of the browser; as many starts at once as there
     are cores. Raises ``RenderError`` when it fails and ``TimeoutError`` when it takes too long.
     """
@@ -75,14 +75,14 @@ async def measure(program: str, pages: Sequence[str], seconds: float = SECONDS) 
         with tempfile.TemporaryDirectory(prefix="slides-", ignore_cleanup_errors=True) as folder:
             source = Path(folder) / "pages.html"
             source.write_text(document(pages, secrets.token_hex(16)), encoding="utf-8")
-            output = await _run(program, folder, source, seconds)
+            output = await _run(program, folder, source)
     found = re.search(r'<pre id="measured">(.*?)</pre>', output, re.DOTALL)
     if found is None:
         raise RenderError("the browser printed no measurement")
     return json.loads(html.unescape(found[1]))
 
 
-async def _run(program: str, folder: str, source: Path, seconds: float) -> str:
+async def _run(program: str, folder: str, source: Path) -> str:
     flags = [*FLAGS, f"--user-data-dir={folder}/profile", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     environment = {
         "HOME": folder,
@@ -100,7 +100,7 @@ async def _run(program: str, folder: str, source: Path, seconds: float) -> str:
         except OSError as error:
             raise RenderError(f"the browser does not start: {error}") from error
     try:
-        await asyncio.wait_for(process.wait(), seconds)
+        await asyncio.wait_for(process.wait(), SECONDS)
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)  # helpers of the browser too

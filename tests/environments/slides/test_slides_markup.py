@@ -156,10 +156,7 @@ def test_a_browser_that_fails_gives_no_reward(monkeypatch, tmp_path):
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    measured = browser.measure
-    monkeypatch.setattr(
-        "environments.slides.judge.measure", lambda program, pages: measured(program, pages, seconds=0.3)
-    )
+    monkeypatch.setattr(browser, "SECONDS", 0.3)
     for program in (NO_BROWSER, "/bin/false", "/bin/true", str(slow)):
         [verdict] = asyncio.run(judge_pages(program, [TASK], [GOOD]))
         assert verdict.reward is None and "browser" in verdict.reason
@@ -174,9 +171,6 @@ grep -q "&lt;h1&gt;" "${page#file://}" && exec sleep 60
 echo '<pre id="measured">[]</pre>'
 """)
     program.chmod(0o755)
-    measured = browser.measure
-    monkeypatch.setattr(
-        "environments.slides.judge.measure", lambda program, pages: measured(program, pages, seconds=5)
-    )
+    monkeypatch.setattr(browser, "SECONDS", 5.0)
     [verdict] = asyncio.run(judge_pages(str(program), [TASK], [GOOD]))
     assert (verdict.reward, verdict.reason) == (0.0, "the page takes too long to render")
