@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import sys
 import pytest
 import torch
 
+from environments.slides.browser import find_browser
+from pipeline.errors import UserError
 from tests.waiting import PATIENCE
 
 # Stages that run in tests keep no MLflow run beside them; the tests of that switch it on for themselves.
@@ -67,17 +68,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     return ByServer(config, log)
 
 
+@pytest.fixture(scope="session")
+def chromium_program():
+    """The path of a real Chromium; one who has none is told so."""
+    try:
+        return find_browser()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="module")
-def chromium():
+def chromium(chromium_program):
     """A real headless Chromium, driven by playwright."""
     playwright = pytest.importorskip("playwright.sync_api")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=program, args=["--no-sandbox"], timeout=1000 * PATIENCE
+            executable_path=chromium_program, args=["--no-sandbox"], timeout=1000 * PATIENCE
         )
         yield browser
         browser.close()

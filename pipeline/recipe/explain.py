@@ -51,7 +51,8 @@ def derive(recipe: Recipe, device: str, devices: int) -> list[Row]:
         ("dsa_adapt", "sparse"),
     ):
         section = getattr(recipe, name)
-        for length, tokens in _lengths(section):
+        for phase in section.phases:
+            length, tokens = phase.sequence_length, phase.tokens
             rows.append(_row(name, section, config, length, tokens, attention, device, devices))
     return rows
 
@@ -74,12 +75,6 @@ def describe(recipe: Recipe, device: str, devices: int) -> str:
                  f"{recipe.sft.global_batch_tokens:,} tokens a step")  # fmt: skip
     lines += _rollouts(recipe)
     return "\n".join(lines)
-
-
-def _lengths(section: TrainSection) -> list[tuple[int, int]]:
-    if hasattr(section, "contexts"):
-        return [(step.sequence_length, step.tokens) for step in section.contexts]
-    return [(section.sequence_length, section.tokens)]
 
 
 def _row(

@@ -4,6 +4,7 @@ Words, everywhere the same: a micro-batch is the sequences of one forward pass o
 is the tokens of one optimizer step over all devices.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -46,6 +47,11 @@ class TrainSection(Section):
     keep_last: int = Field(2, gt=0)
     validate_every_steps: int = Field(100, gt=0)
     validation_rows: int = Field(32, gt=0)  # sequences that are kept out of training
+
+    @property
+    def phases(self) -> Sequence[Section]:
+        """What has a sequence length of its own: the stage, or each step of its context extension."""
+        return [self]
 
     def micro_batches(self, length: int) -> int:
         """Of an optimizer step on sequences of ``length`` tokens."""
@@ -93,6 +99,10 @@ class MidtrainSection(TrainSection):
     contexts: list[ContextStep] = Field(min_length=1)
     mtp: Mtp = Mtp()
     balance: Balance = Balance()
+
+    @property
+    def phases(self) -> Sequence[Section]:
+        return self.contexts
 
 
 class DsaWarmupSection(TrainSection):

@@ -26,7 +26,6 @@ import torch.distributed as dist
 
 from pipeline.errors import UserError
 from pipeline.parent import parents_death
-from pipeline.recipe.training import TrainSection
 from pipeline.stage import Context, run_stage
 from tasks.training import ranks
 
@@ -107,7 +106,7 @@ def _wanted(context: Context) -> int:
     asked, cards = int(text), torch.cuda.device_count()
     if cards and asked > cards:
         raise UserError(f"{PROCESSES} is {asked} and this machine has {cards} cards: give at most {cards}")
-    most = max(1, min(section.micro_batches(length) for length in lengths(section)))
+    most = max(1, min(section.micro_batches(phase.sequence_length) for phase in section.phases))
     if asked > most:
         print(
             f"{stage}: {most} of {asked} processes are used, as a step has {most} micro-batches (a lower "
@@ -115,12 +114,6 @@ def _wanted(context: Context) -> int:
             file=sys.stderr,
         )
     return min(asked, most)
-
-
-def lengths(section: TrainSection) -> list[int]:
-    """Tokens of a sequence in each phase of a training stage."""
-    steps = getattr(section, "contexts", [section])
-    return [step.sequence_length for step in steps]
 
 
 def _follow(run: Run) -> None:
@@ -131,10 +124,9 @@ def _follow(run: Run) -> None:
         try:
             with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
                 run(context)
-        except UserError as error:
+        except UserError:
             time.sleep(SECONDS_FOR_THE_OTHER)  # rank 0 met the same, and this process ends with it
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(1)
+            raise
         except SystemExit:
             pass  # stopped by a signal: rank 0 says so
     sys.exit(0)
@@ -195,8 +187,7 @@ def _watch(others: list[subprocess.Popen], over: threading.Event) -> None:
     while not (failed := [other for other in others if other.poll()]):
         if over.wait(SECONDS_BETWEEN_LOOKS):
             return
-    if (
-        failed[0].returncode < 0
-    ):  # whoever started this goes by the signal: a killed stage is worth another try
+    # By a signal, it ends by one, which who started this goes by: a killed stage is worth another try.
+    if failed[0].returncode < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     _leave(1)

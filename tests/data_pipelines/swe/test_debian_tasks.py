@@ -182,4 +182,4 @@ def test_patches_of_the_real_jinja2_are_tasks(tmp_path, monkeypatch):
     except Rejected as reason:  # Debian's own jinja2 lies below the host's /usr
         assert "another copy of the project has the fix" in str(reason)
     assert all(candidate.heldout for candidate in found)
-    assert dropped.keys() <= {"a Debian patch changes no code", "a Debian patch changes no test"}
+    assert dropped == {"a Debian patch changes no code": 2}  # of those before the second

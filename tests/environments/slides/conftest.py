@@ -1,11 +1,15 @@
-"""The browser that slides are judged in, or an honest skip."""
+"""Slides to judge, and the patience to wait for a browser."""
+
+import random
 
 import pytest
 
 from environments.slides import browser
-from environments.slides.browser import find_browser
-from pipeline.errors import UserError
+from environments.slides.environment import Slides
 from tests.waiting import PATIENCE
+
+SLIDES = Slides()
+FAMILIES = SLIDES.families + SLIDES.evaluation_only
 
 
 @pytest.fixture(autouse=True)
@@ -14,9 +18,15 @@ def patience(monkeypatch):
     monkeypatch.setattr(browser, "SECONDS", PATIENCE)
 
 
-@pytest.fixture(scope="session")
-def program():
-    try:
-        return find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
+def tasks(family, count, salt=""):
+    """Fixed ones, others for another ``salt``."""
+    first = random.Random(family + salt).randrange(10**6)
+    return [SLIDES.make_task(family, first + n, family in SLIDES.evaluation_only) for n in range(count)]
+
+
+def with_rule(page, rule):
+    return page.replace("</style>", f"{rule}</style>")
+
+
+def with_end(page, more):
+    return page.replace("</body>", f"{more}</body>")

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from environments.slides.environment import Slides
 from environments.slides.judge import judge_pages
+from tests.environments.slides.conftest import SLIDES
 
-SLIDES = Slides()
 TASK = next(
     task for task in (SLIDES.make_task("bullets", n) for n in range(50)) if task.truth["tone"] == "light"
 )
@@ -50,8 +49,8 @@ PAGES = {
 
 
 @pytest.mark.browser
-def test_pages_of_other_hands_score_one(program):
-    verdicts = asyncio.run(judge_pages(program, [TASK] * len(PAGES), list(PAGES.values())))
+def test_pages_of_other_hands_score_one(chromium_program):
+    verdicts = asyncio.run(judge_pages(chromium_program, [TASK] * len(PAGES), list(PAGES.values())))
     assert {name: (v.reward, v.reason) for name, v in zip(PAGES, verdicts, strict=True)} == dict.fromkeys(
         PAGES, (1.0, "all rules hold")
     )

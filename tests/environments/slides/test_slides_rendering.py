@@ -5,28 +5,20 @@ All pages of a kind share one start of the browser; nothing here drives it by an
 
 import asyncio
 import http.server
-import random
 import threading
 
 import pytest
 
 from environments.interface import play
 from environments.slides.browser import measure
-from environments.slides.environment import Slides
 from environments.slides.judge import judge_pages
 from environments.slides.rendering import read_rendering
 from environments.slides.solution import PALETTES, solve
+from tests.environments.slides.conftest import FAMILIES, SLIDES, tasks, with_end, with_rule
 
-SLIDES = Slides()
-FAMILIES = SLIDES.families + SLIDES.evaluation_only
-SEEDS = 6
+SEEDS, SALT = 6, " rendered"
 GROUND = PALETTES["light"][0]
 pytestmark = pytest.mark.browser
-
-
-def tasks(family, count):
-    first = random.Random(f"{family} rendered").randrange(10**6)
-    return [SLIDES.make_task(family, first + n, family in SLIDES.evaluation_only) for n in range(count)]
 
 
 def oracle(task):
@@ -34,15 +26,15 @@ def oracle(task):
 
 
 def one_task(family, tone="light"):
-    return next(task for task in tasks(family, 50) if task.truth["tone"] == tone)
+    return next(task for task in tasks(family, 50, SALT) if task.truth["tone"] == tone)
 
 
 def styled(rule):
-    return lambda task: oracle(task).replace("</style>", f"{rule}</style>")
+    return lambda task: with_rule(oracle(task), rule)
 
 
 def with_more(more):
-    return lambda task: oracle(task).replace("</body>", f"{more}</body>")
+    return lambda task: with_end(oracle(task), more)
 
 
 def with_inner(task):
@@ -88,7 +80,7 @@ PLANTED = {
     "flex fills the slide": ("table", styled(TINY + "th,td{padding:40px 0}"), 0.5, "text covers"),
     "a body too low": ("bullets", styled("body{height:600px}"), 0.5, "the body reaches"),
     "a body too wide": ("title", styled("body{width:1400px}"), 0.5, "the body reaches"),
-    "too long for the slide": ("bullets", styled("li{margin-bottom:130px}"), 0.5, ""),
+    "too long for the slide": ("bullets", styled("li{margin-bottom:130px}"), 0.5, "beyond the slide"),
     "text cut by a low box": ("bullets", styled("li{height:8px;margin-bottom:76px}"), 0.5, "stands out"),
     "text cut by a narrow box": ("bullets", styled("li{width:200px;white-space:nowrap}"), 0.5, "stands out"),
     "text over text": ("bullets", styled("li{margin-bottom:-25px}"), 0.5, "lines overlap"),
@@ -108,10 +100,10 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def planted(program):
+def planted(chromium_program):
     chosen = [one_task(family) for family, *_ in PLANTED.values()]
     pages = [make(task) for task, (_, make, *_) in zip(chosen, PLANTED.values(), strict=True)]
-    return dict(zip(PLANTED, asyncio.run(judge_pages(program, chosen, pages)), strict=True))
+    return dict(zip(PLANTED, asyncio.run(judge_pages(chromium_program, chosen, pages)), strict=True))
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -123,11 +115,10 @@ def test_planted_faults_lose(planted, name):
 
 
 @pytest.fixture(scope="module")
-def solved(program):
-    chosen = [task for family in FAMILIES for task in tasks(family, SEEDS)]
-    return list(
-        zip(chosen, asyncio.run(judge_pages(program, chosen, list(map(oracle, chosen)))), strict=True)
-    )
+def solved(chromium_program):
+    chosen = [task for family in FAMILIES for task in tasks(family, SEEDS, SALT)]
+    verdicts = asyncio.run(judge_pages(chromium_program, chosen, [oracle(task) for task in chosen]))
+    return list(zip(chosen, verdicts, strict=True))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -136,21 +127,21 @@ def test_oracles_score_one(solved, family):
     assert [(verdict.reward, verdict.reason) for verdict in found] == [(1.0, "all rules hold")] * SEEDS
 
 
-def test_an_episode_scores_the_oracle_one_and_nothing_zero(program):
+def test_an_episode_scores_the_oracle_one_and_nothing_zero(chromium_program):
     task = one_task("columns", "dark")
     assert asyncio.run(play(SLIDES, task, SLIDES.oracle(task, "interleaved")))[1].reward == 1.0
     for nothing in ([], [{"role": "assistant", "content": ""}], [{"role": "assistant", "content": None}]):
         assert asyncio.run(play(SLIDES, task, nothing))[1].reward == 0.0
 
 
-def test_the_same_page_measures_the_same(program):
-    pages = [oracle(task) for task in tasks("columns", 3)]
-    once = asyncio.run(measure(program, pages))
-    assert once == asyncio.run(measure(program, pages)) and len(once) == 3
+def test_the_same_page_measures_the_same(chromium_program):
+    pages = [oracle(task) for task in tasks("columns", 3, SALT)]
+    once = asyncio.run(measure(chromium_program, pages))
+    assert once == asyncio.run(measure(chromium_program, pages)) and len(once) == 3
     assert [entry["body"] for entry in once] == [[0, 0, 1280, 720]] * 3
 
 
-def test_what_got_past_the_rules_runs_and_fetches_nothing(program):
+def test_what_got_past_the_rules_runs_and_fetches_nothing(chromium_program):
     """The second line of defence, without the first: scripts, handlers, frames and fetches of a raw page."""
     asked = []
 
@@ -173,7 +164,7 @@ def test_what_got_past_the_rules_runs_and_fetches_nothing(program):
             f'<div style="width:50px;height:50px;background:url({url}/background);overflow:hidden">'
             "<p>one two three four five six seven</p></div></body></html>"
         )
-        [entry] = asyncio.run(measure(program, [page]))
+        [entry] = asyncio.run(measure(chromium_program, [page]))
         server.shutdown()
     rendering = read_rendering(entry)
     unrun = "document.body.innerHTML=2"
