@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from benchmarks.output import require_place
 from model.chat.tokenizer import Tokenizer
 from model.inference.server.loading import usable_device
+from model.inference.weights import for_inference
 from model.quantization.calibration import measure_kurtosis
 from model.quantization.layers import install, is_quantized
 from model.quantization.outliers import Outliers, inject
@@ -43,7 +44,6 @@ from pipeline.recipe import load_recipe
 from pipeline.recipe.quantization import Calibration, HeldOut
 from tasks.quantization.comparison import Comparison
 from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
-from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
 
 RESULT = Path("benchmarks/results/quantization")

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from model.chat.files import save_chat_files
 from model.chat.tokenizer import Tokenizer
 from model.hub import save_folder
+from model.inference.weights import for_inference
 from model.quantization.quantize import quantize_model
 from model.quantization.scheme import Scheme
 from model.quantization.size import stored_bytes
@@ -26,7 +27,6 @@ from pipeline.recipe.quantization import QuantizeSection
 from pipeline.stage import Context, run_stage
 from tasks.quantization.comparison import Comparison
 from tasks.quantization.rows import calibration_batches, chat_rows, heldout_rows, prompts_of
-from tasks.training.precision import for_inference
 from tasks.training.ranks import pick_device
 from tasks.training.setup import load_model
 

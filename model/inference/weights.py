@@ -1,4 +1,6 @@
-"""Weights of another version into a model that is in use: checked first, then copied in place."""
+"""A model's weights as the engine uses them, and those of another version: checked first, then copied in
+place.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,6 +10,22 @@ import torch
 
 from model.hub import load_folder
 from model.transformer import Transformer
+
+
+def for_inference(model: Transformer) -> Transformer:
+    """On CUDA with weights in bfloat16, as ``narrowed``: the kernels of experts take no other floats, and
+    without them every pass waits for the device in every layer and none can be recorded as a graph.
+    """
+    return narrowed(model) if model.embed.weight.is_cuda else model
+
+
+def narrowed(model: Transformer) -> Transformer:
+    """The model, its weights now in bfloat16, but the routers' biases, whose small steps it would swallow."""
+    biases = [router.bias for router in model.routers()]
+    model.to(torch.bfloat16)
+    for router, bias in zip(model.routers(), biases, strict=True):
+        router.bias = bias
+    return model
 
 
 def checksum(state: Mapping[str, torch.Tensor]) -> str:
@@ -47,9 +65,11 @@ def read_state(
 
 @torch.no_grad()
 def copy_state(model: Transformer, state: Mapping[str, torch.Tensor]) -> None:
-    """Copy a fitting state dict into the model's own tensors, in their dtype and on their device."""
+    """Copy a fitting state dict into the model's own tensors, in their dtype and on their device: it is
+    rounded there, which takes the host longer than the copy itself.
+    """
     for name, tensor in model.state_dict().items():
-        tensor.copy_(state[name])
+        tensor.copy_(state[name].to(tensor.device))
 
 
 def _folder_state(model: Transformer, folder: str | Path) -> Mapping[str, torch.Tensor]:

@@ -17,8 +17,8 @@ from model.inference.decode import DecodeMode, decode_mode
 from model.inference.engine import Engine
 from model.inference.generate import PREFILL_CHUNK, generate, score
 from model.inference.native.build import NoNativeCode
+from model.inference.weights import for_inference
 from model.transformer import Transformer
-from tasks.training.precision import for_inference
 from tasks.training.setup import load_model
 
 CHAT_TOKENS = 4096  # of a batch that is scored: chats differ in length, and a batch is as wide as its longest

@@ -12,6 +12,7 @@ from model.inference.async_engine import AsyncEngine
 from model.inference.decode import DecodeMode
 from model.inference.engine import Engine
 from model.inference.server.checkpoints import Loaded
+from model.inference.weights import for_inference
 
 
 def named_folders(words: list[str]) -> dict[str, Path]:
@@ -57,7 +58,8 @@ def usable_device(word: str) -> torch.device:
 async def open_checkpoint(
     name: str, folder: Path, *, device: str = "cpu", decode: DecodeMode | None = None, **options: int
 ) -> Loaded:
-    """Load a folder, without keeping the event loop from its other work, and start an engine on it.
+    """Load a folder, without keeping the event loop from its other work, and start an engine on it; on CUDA
+    in bfloat16, whatever is stored.
 
     ``decode`` and ``options`` are the engine's. Raises ``OSError`` and ``ValueError`` for a folder that
     cannot be read, and ``ValueError`` where it cannot be decoded that way.
@@ -67,7 +69,7 @@ async def open_checkpoint(
 
 def _open(name: str, folder: Path, device: str, decode: DecodeMode | None, options: dict[str, int]) -> Loaded:
     tokenizer = Tokenizer.load(folder)
-    model = load_folder(folder, device=device).eval()
+    model = for_inference(load_folder(folder, device=device).eval())
     if tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"{folder / 'tokenizer.json'} has {tokenizer.vocab_size} tokens and the model knows "

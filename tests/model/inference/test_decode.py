@@ -14,6 +14,7 @@ from model.inference.decode import Decoder
 from model.inference.engine import Engine
 from model.inference.native.build import compiler, library
 from model.inference.request import SamplingParams
+from model.inference.weights import for_inference, narrowed
 
 native = pytest.param("native", marks=needs_compiler)
 SIZES = [dict(page_size=4, max_running=5), dict(page_size=16), dict(page_size=3, pages=40, max_running=7)]
@@ -87,12 +88,31 @@ def test_passes_read_new_weights(tiny_model, mode):
         jobs[engine.add([5, 6, 7 + n], params)] = ([5, 6, 7 + n], params)
     for _ in range(6):
         engine.step()
+    shapes = dict(engine._decoder._shapes)
     engine.load_weights({k: v.clone() for k, v in models[1].state_dict().items()}, 1)
     while engine.has_work:
         done |= {e.request: e.completion for e in engine.step() if e.completion is not None}
+    assert shapes and shapes.items() <= engine._decoder._shapes.items(), "a push keeps what was recorded"
     for request, completion in done.items():
         assert [token.version for token in completion.tokens] == [0] * 6 + [1] * 6
         check_completion(models, *jobs[request], completion, bound)
+
+
+def test_an_engine_in_bfloat16_rounds_the_float32_weights_of_a_trainer(tiny_model):
+    models = versions(tiny_model, 23)
+    for n, router in enumerate(models[1].routers()):
+        router.bias += 1e-5 * torch.arange(len(router.bias)) + 3.0 * n  # bfloat16 would lose the steps
+    pushed = {name: tensor.clone() for name, tensor in models[1].state_dict().items()}
+    params = [SamplingParams(9, 0.8 * (n > 0), seed=n) for n in range(3)]
+    prompts = [[5, 6, 7 + n] for n in range(3)]
+    engine = Engine(narrowed(models[0]), decode="padded")
+    engine.generate(prompts, params)
+    engine.load_weights(pushed, 1)
+    for name, tensor in engine.model.state_dict().items():
+        rounded = pushed[name] if name.endswith("router.bias") else pushed[name].bfloat16()
+        assert tensor.dtype == rounded.dtype and torch.equal(tensor, rounded), name
+    expected = Engine(narrowed(models[1]), decode="padded", version=1).generate(prompts, params)
+    assert [c.tokens for c in engine.generate(prompts, params)] == [c.tokens for c in expected]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -221,9 +241,21 @@ def test_graphs_read_new_weights(tiny_model):
     request = engine.add([5, 6, 7], params)
     for _ in range(6):
         engine.step()
+    recorded = engine.stats()["recorded_shapes"]
     engine.load_weights(models[1].state_dict(), 1)
     while engine.has_work:
         [event] = engine.step()
-    assert engine.stats()["recorded_shapes"] > 0
+    assert engine.stats()["recorded_shapes"] == recorded > 0, "a push keeps them"
     assert [token.version for token in event.completion.tokens] == [0] * 6 + [1] * 6 and request == 0
     check_completion(models, [5, 6, 7], params, event.completion, 1e-4)
+
+
+@pytest.mark.gpu
+def test_float32_weights_become_bfloat16_on_cuda_and_their_passes_are_recorded(tiny_model):
+    """As the server does it: experts in float32 wait for the device where they are many (engine.md)."""
+    model = for_inference(tiny_model(34, index_dim=32, index_heads=4).to("cuda"))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert {router.bias.dtype for router in model.routers()} == {torch.float32}
+    engine = Engine(model, record_experts=True)
+    engine.generate([[5, 6, 7 + n] for n in range(200)], SamplingParams(9, 1.0, seed=0))
+    assert engine.stats()["recorded_shapes"] > 0
