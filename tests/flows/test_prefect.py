@@ -1,4 +1,4 @@
-"""The flows on a real Prefect server and worker: graph, artifacts, failures, single stages, kill -9."""
+"""The flows on a real Prefect server and worker: graph, artifacts, failures, single stages, kill -9, forms."""
 
 import contextlib
 import json
@@ -12,12 +12,14 @@ from uuid import UUID
 
 import pytest
 import yaml
+from mlflow import MlflowClient
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.states import Running
 
 from flows import server, submit
 from pipeline.recipe.load import recipe_names
+from tests.flows import form
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
@@ -249,3 +251,53 @@ def test_a_port_that_is_taken_is_one_sentence(bare, environment):
     assert done.returncode == 1
     assert f"error: port {port} of 127.0.0.1 is taken by another program" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def page(chromium):
+    page = chromium.new_page(viewport={"width": 1300, "height": 1600})
+    page.set_default_timeout(form.MILLISECONDS)
+    yield page
+    page.close()
+
+
+@pytest.mark.browser
+def test_sft_again_from_its_form_with_another_learning_rate(served, page):
+    """Last: while playwright drives a browser, nothing else in this process can run an event loop."""
+    [deployment] = served.api("deployments/filter", deployments={"name": {"any_": ["sft"]}})
+    run = form.submit(page, f"{served.page}/deployments/deployment/{deployment['id']}/run")
+
+    def state():
+        return served.api("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})[0]["state"]
+
+    wait_until(lambda: state()["type"] in ("COMPLETED", "FAILED", "CRASHED"), "the end of the run", pause=0.5)
+    assert state()["type"] == "COMPLETED", state()
+
+    # The page of the run shows the stage by name, its end and its result.
+    page.goto(f"{served.page}/runs/flow-run/{run['id']}", wait_until="domcontentloaded")
+    page.get_by_text("Completed").first.wait_for()
+    page.get_by_text("sft", exact=True).first.wait_for()
+
+    # What ran is on disk: in the recipe, in dvc.lock and in the artifact.
+    recipe = yaml.safe_load((served.folder / "recipes/tiny.yaml").read_text())
+    lock = yaml.safe_load((served.folder / "dvc.lock").read_text())
+    assert recipe["sft"]["optimizer"]["muon_lr"] == 0.375
+    assert lock["stages"]["sft@tiny"]["params"]["recipes/tiny.yaml"]["sft"]["optimizer"]["muon_lr"] == 0.375
+    assert record(served, "sft")["sections"]["sft"]["optimizer"]["muon_lr"] == 0.375
+
+    # And in MLflow, as a nested run with its curve.
+    identity = record(served, "sft")["identity"]
+
+    def finished_run():
+        if not (served.folder / "runs/mlflow.db").exists():  # its writer may still be starting
+            return None, None
+        client = MlflowClient(f"sqlite:///{served.folder}/runs/mlflow.db")
+        if (experiment := client.get_experiment_by_name("glm5 tiny")) is None:
+            return client, None
+        runs = client.search_runs([experiment.experiment_id], f"tags.identity = '{identity}'")
+        return client, next((run for run in runs if run.info.status == "FINISHED"), None)
+
+    client, logged = wait_until(lambda: (pair := finished_run())[1] and pair, "the run in MLflow", pause=1.0)
+    assert logged.data.params["sft.optimizer.muon_lr"] == "0.375"
+    assert "mlflow.parentRunId" in logged.data.tags
+    assert len(client.get_metric_history(logged.info.run_id, "train/loss")) >= 30
