@@ -1,4 +1,4 @@
-"""The flows on a real Prefect server and worker: graph, artifacts, failures, single stages, kill -9, forms."""
+"""The flows on a real Prefect server and worker: graph, artifacts, failures, single stages, forms, kill."""
 
 import contextlib
 import json
