@@ -7,6 +7,7 @@ A line is the answer; ``\\`` at its end continues it. ``$ ls`` calls ``bash``, `
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from environments.episode import answer
@@ -26,33 +27,47 @@ class Leave(Exception):
     """The person has had enough."""
 
 
-async def attempt(environment: Environment, task: Task, read: Callable[[str], str]) -> Verdict | None:
-    """Let a person try ``task``; ``read`` gives a line, or raises ``EOFError``. None: they left."""
+@dataclass(frozen=True)
+class Attempt:
+    agent: str  # "person", or "oracle" where they had it play
+    messages: list[Message]  # the whole dialogue
+    verdict: Verdict | None  # None: they left
+
+
+async def attempt(environment: Environment, task: Task, read: Callable[[str], str]) -> Attempt:
+    """Let a person try ``task``; ``read`` gives a line, or raises ``EOFError``, which is to leave."""
     episode = environment.episode()
+    messages: list[Message] = []
     try:
-        for message in await episode.reset(task):
+        messages += await episode.reset(task)
+        for message in messages:
             show(message)
         if task.tools:
             print(_tools(task))
         if sys.stdin.isatty():
             print("(/help tells what you can do)")
-        return await _dialogue(environment, task, episode, read)
+        return await _dialogue(environment, task, episode, read, messages)
     except (Leave, EOFError):
-        return None
+        return Attempt("person", messages, None)
     finally:
         await episode.close()
 
 
 async def _dialogue(
-    environment: Environment, task: Task, episode: Episode, read: Callable[[str], str]
-) -> Verdict:
+    environment: Environment,
+    task: Task,
+    episode: Episode,
+    read: Callable[[str], str],
+    messages: list[Message],
+) -> Attempt:
+    """``messages`` gets all that is said."""
     while True:
         line = _whole_line(read)
         command, _, rest = line.partition(" ")
         if command == "/oracle":
             return await _oracle(environment, task, rest.strip() or "interleaved")
         if command == "/done":
-            return await episode.verify()
+            return Attempt("person", messages, await episode.verify())
         if command == "/quit":
             raise Leave
         if command == "/help":
@@ -65,10 +80,11 @@ async def _dialogue(
         if message is None:
             continue
         step = await episode.step(message)
+        messages += [message, *step.messages]
         for reply in step.messages:
             show(reply)
         if step.done:
-            return await episode.verify()
+            return Attempt("person", messages, await episode.verify())
 
 
 def _whole_line(read: Callable[[str], str]) -> str:
@@ -114,14 +130,15 @@ def _arguments(text: str, names: list[str]) -> dict[str, Any] | None:
     return {names[0]: text} if len(names) == 1 else None
 
 
-async def _oracle(environment: Environment, task: Task, mode: str) -> Verdict:
+async def _oracle(environment: Environment, task: Task, mode: str) -> Attempt:
+    """In an episode of its own: what the person did before is no part of it."""
     if mode not in MODES:
         print(f"no thinking mode {mode!r} (known: {', '.join(MODES)}); playing interleaved")
         mode = "interleaved"
     messages, verdict = await play(environment, task, environment.oracle(task, mode))
     for message in messages[len(task.messages) :]:
         show(message)
-    return verdict
+    return Attempt("oracle", messages, verdict)
 
 
 def show(message: Message) -> None:

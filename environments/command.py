@@ -2,30 +2,37 @@
 
 glm5 env list
 glm5 env try tools/chain --seed 3
+glm5 env try tools/chain --record episode.json
 glm5 env try harbor/log-report
 glm5 env try harbor --tasks FOLDER
 glm5 env validate FOLDER
+glm5 env validate tasks.tar.gz
 """
 
 import argparse
 import asyncio
-import json
+import contextlib
 import random
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from environments.attempt import attempt, harmless
 from environments.catalog import environments, find_family, select
-from environments.harbor.validation import Report, validate
-from environments.interface import Environment
+from environments.harbor.checking import check
+from environments.interface import Environment, Verdict
 from environments.sandbox.choose import open_backend
-from environments.sandbox.interface import Backend, SandboxError
+from environments.sandbox.interface import Backend
+from environments.trajectory import Trajectory
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 
 RUN_CODE = ("programs", "python_tool")  # what a person writes runs in a sandbox
 # Environments over what a stage makes.
 FROM_STAGES = {"search": "search_tasks", "harbor": "agent_tasks"}
+LEFT = "left without a verdict"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,11 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     trying.add_argument("name", metavar="ENVIRONMENT[/FAMILY]")
     trying.add_argument("--seed", type=int, help="of the task (default: a random one)")
     trying.add_argument("--heldout", action="store_true", help="from the side that is never trained")
+    trying.add_argument("--record", type=Path, metavar="FILE", help="write the episode there, as ATIF 1.8")
     _add_folders(trying)
     trying.set_defaults(run=_try)
 
     checking = commands.add_parser("validate", help="is a Harbor task, or each of a folder of them, sound?")
-    checking.add_argument("folder", type=Path)
+    checking.add_argument("path", type=Path, help="a folder, or a .tar, .tar.gz, .tar.xz or .zip of it")
     checking.add_argument("--backend", help="bubblewrap or docker (default: the best that works)")
     checking.add_argument("--repeats", type=int, default=3, help="of each trial (default: 3)")
     checking.add_argument("--json", action="store_true", help="the whole report, a line a task")
@@ -109,59 +117,53 @@ def _try(options: argparse.Namespace) -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     task = _task(environment, family, seed, options.heldout)
     print(f"{task.id} (seed {seed}, difficulty {task.difficulty}, {task.provenance}, {task.licence})")
-    verdict = asyncio.run(attempt(environment, task, input if sys.stdin.isatty() else _piped))
-    if verdict is None:
-        print("left without a verdict")
-    else:
-        reward = (
-            "no reward, the environment failed" if verdict.reward is None else f"reward {verdict.reward:g}"
-        )
-        print(f"{reward}: {verdict.reason}")
+    with _record(options.record) as record:
+        tried = asyncio.run(attempt(environment, task, input if sys.stdin.isatty() else _piped))
+        print(_judged(tried.verdict))
+        if record:
+            verdict = tried.verdict or Verdict(None, LEFT)
+            trajectory = Trajectory.of_dialogue(
+                task, tried.messages, verdict, tried.agent, session=uuid.uuid4().hex
+            )
+            record.write(trajectory.to_json() + "\n")
     return 0
 
 
+@contextlib.contextmanager
+def _record(path: Path | None) -> Iterator[IO[str] | None]:
+    """The new file of ``--record``, opened before the episode begins: nobody shall solve a task and then hear
+    that it cannot be kept. It goes again where the episode fails.
+    """
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("x", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be made ({error.strerror}): give --record another file") from None
+    try:
+        with file:
+            yield file
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _judged(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return LEFT
+    if verdict.reward is None:
+        return f"no reward, the environment failed: {verdict.reason}"
+    return f"reward {verdict.reward:g}: {verdict.reason}"
+
+
 def _validate(options: argparse.Namespace) -> int:
-    """0 when every task is sound. A broken one does not keep the others from being checked."""
-    if not options.folder.is_dir():
-        raise UserError(f"{options.folder} is not a folder: name a task's folder, or one of tasks")
-    single = (options.folder / "task.toml").exists()
-    folders = (
-        [options.folder] if single else sorted(path for path in options.folder.iterdir() if path.is_dir())
-    )
-    if not folders:
-        raise UserError(f"{options.folder} holds no task: a task is a folder with task.toml")
-    if options.repeats < 1:
-        raise UserError(f"--repeats {options.repeats} is less than 1")
-    backend = open_backend(options.backend)
-    sound = 0
-    for folder in folders:
-        try:
-            report = asyncio.run(validate(folder, backend, options.repeats))
-        except (SandboxError, UserError, ValueError, ArithmeticError, OSError) as error:
-            print(harmless(f"{folder.name}: not checked: {' '.join(str(error).split())}"), flush=True)
-            continue
-        sound += report.sound
-        told = json.dumps(json.loads(report.to_json())) if options.json else harmless(_told(report))
-        print(told, flush=True)
-    if not single and not options.json:
-        print(f"{sound} of {len(folders)} tasks are sound")
-    return int(sound < len(folders))
+    return check(options.path, options.backend, options.repeats, options.json)
 
 
 def _sandbox(_: argparse.Namespace) -> int:
     print(open_backend().name)
     return 0
-
-
-def _told(report: Report) -> str:
-    lines = [f"{report.name}: {'sound' if report.sound else f'rejected: {report.reason}'} ({report.backend})"]
-    lines += [f"  {'ok ' if line.passed else 'NO '} {line.name}: {line.evidence}" for line in report.lines]
-    lines += [
-        f"  {run.agent}: {'no reward' if run.reward is None else f'{run.reward:g}'} in {run.seconds:.1f} s"
-        f"{f', {run.reason}' if run.reason else ''}"
-        for run in report.runs
-    ]
-    return "\n".join(lines)
 
 
 def _piped(_: str) -> str:

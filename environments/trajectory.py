@@ -125,7 +125,9 @@ class Trajectory(_Part):
 
         A tool's message becomes an observation of the step that called it. ``metrics`` has one entry an
         assistant message, where a model sampled them; without it the agent is a script and called no model.
+        What is no valid Unicode, as a model or a terminal may write it, becomes ``?``.
         """
+        messages = json.loads(json.dumps(messages, ensure_ascii=False).encode(errors="replace"))
         steps: list[dict[str, Any]] = []
         sampled = iter(metrics or ())
         for message in messages:

@@ -1,11 +1,15 @@
 """``glm5 env`` as a person uses it: a list, a task tried on a pipe, the oracle on request, clear refusals."""
 
+import io
 import subprocess
 import sys
+import tarfile
+import zipfile
 
 import pytest
 
 from environments.catalog import environments
+from environments.trajectory import Trajectory
 from tests.waiting import PATIENCE
 
 CATALOG = environments()
@@ -82,17 +86,93 @@ def test_a_mistyped_command_and_an_odd_call_are_no_answers():
     assert "Traceback" not in env("try", "tools/calc", lines=["/call calc " + "[" * 100_000])[2]
 
 
+def recorded(path):
+    return Trajectory.model_validate_json(path.read_text())
+
+
+def test_an_episode_is_recorded(tmp_path):
+    file, task = tmp_path / "episode.json", CATALOG["tools"].make_task("calc", 3)
+    (_, arguments), result = task.truth["calls"][0], task.truth["answers"][0]
+    lines = ["/help", f"/call calc {arguments['e']}", result]
+    status, out, _ = env("try", "tools/calc", "--seed", "3", "--record", str(file), lines=lines)
+    assert status == 0 and out.endswith("reward 1: right\n")
+    trajectory = recorded(file)
+    assert trajectory.agent.name == "person" and trajectory.extra["task"] == task.id
+    assert (trajectory.extra["reward"], trajectory.extra["reason"]) == (1.0, "right")
+    prompt, called, answered = trajectory.steps
+    assert (prompt.source, prompt.message) == ("user", task.messages[-1]["content"])
+    assert called.tool_calls[0].function_name == "calc" and called.tool_calls[0].arguments == arguments
+    assert [shown.content for shown in called.observation.results] == [result]
+    assert (answered.source, answered.message) == ("agent", result)
+
+
+def test_a_record_of_the_oracle_holds_its_episode_alone(tmp_path):
+    file = tmp_path / "episode.json"
+    env("try", "tools/chain", "--seed", "1", "--record", str(file), lines=["/call calc 1+1", "/oracle"])
+    trajectory, task = recorded(file), CATALOG["tools"].make_task("chain", 1)
+    assert trajectory.agent.name == "oracle" and trajectory.extra["reward"] == 1.0
+    said = [step.reasoning_content for step in trajectory.steps if step.source == "agent"]
+    assert said == [m.get("reasoning_content") for m in CATALOG["tools"].oracle(task, "interleaved")]
+
+
+def test_what_was_done_before_leaving_is_recorded(tmp_path):
+    file = tmp_path / "episode.json"
+    env("try", "tools/calc", "--record", str(file), lines=["/call calc 1+1"])
+    trajectory = recorded(file)
+    assert [step.source for step in trajectory.steps] == ["user", "agent"]
+    assert trajectory.steps[1].observation.results[0].content == "2"
+    assert (trajectory.extra["reward"], trajectory.extra["reason"]) == (None, "left without a verdict")
+
+
+@pytest.mark.parametrize("name, why", [("none/e.json", "No such file"), ("there.json", "File exists")])
+def test_a_record_that_cannot_be_made_is_refused_before_the_episode(tmp_path, name, why):
+    (tmp_path / "there.json").write_text("mine")
+    status, out, errors = env("try", "tools/calc", "--record", str(tmp_path / name), lines=["/oracle"])
+    assert status == 1 and "reward" not in out and "Traceback" not in errors
+    assert f"cannot be made ({why}" in errors and (tmp_path / "there.json").read_text() == "mine"
+
+
+def test_a_record_of_an_episode_that_does_not_begin_is_not_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # without a browser
+    status, _, errors = env("try", "slides/title", "--record", str(tmp_path / "e.json"), lines=["x"])
+    assert status == 1 and "error: " in errors and not (tmp_path / "e.json").exists()
+
+
+def archives_of(folder, tmp_path):
+    """Of the folder itself, and of what is in it."""
+    with tarfile.open(tmp_path / "whole.tar.gz", "w:gz") as made:
+        made.add(folder, "tasks")
+    with zipfile.ZipFile(tmp_path / "inside.zip", "w") as made:
+        for path in sorted(folder.rglob("*")):
+            made.write(path, path.relative_to(folder))
+    return tmp_path / "whole.tar.gz", tmp_path / "inside.zip"
+
+
+def test_an_archive_that_leads_outside_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "evil.tar", "w") as made:
+        made.addfile(tarfile.TarInfo("../evil"), io.BytesIO())
+    (tmp_path / "text").write_text("no archive")
+    for name, why in (
+        ("evil.tar", "holds the name '../evil', which leads out of the folder"),
+        ("text", "is not an archive that can be read"),
+        ("nothing", "there is no"),
+    ):
+        status, out, errors = env("validate", str(tmp_path / name))
+        assert status == 1 and not out and why in errors and len(errors.splitlines()) == 1
+
+
 def test_a_broken_task_does_not_keep_the_others_from_being_checked(tmp_path):
+    tasks = tmp_path / "tasks"
     for name, text in (("one", "cpus = 1e308"), ("two", "cpus = 'many'")):
         files = {
             "instruction.md": "Do it.", "environment/Dockerfile": "FROM debian:12\nWORKDIR /a\n",
             "tests/test.sh": "true\n", "solution/solve.sh": "true\n", "task.toml": f"[environment]\n{text}\n",
         }  # fmt: skip
         for file, content in files.items():
-            path = tmp_path / name / file
+            path = tasks / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-    status, out, errors = env("validate", str(tmp_path))
-    assert status == 1 and "one" in out and "two" in out and "0 of 2 tasks are sound" in out
-    assert "Traceback" not in errors
-    assert env("validate", str(tmp_path / "nothing"))[0] == 1
+    for place in (tasks, *archives_of(tasks, tmp_path)):
+        status, out, errors = env("validate", str(place))
+        assert status == 1 and "one" in out and "two" in out and "0 of 2 tasks are sound" in out
+        assert "Traceback" not in errors

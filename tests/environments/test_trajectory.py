@@ -72,6 +72,15 @@ def test_calls_that_a_model_wrote_badly_are_kept_as_text():
     )
 
 
+def test_what_is_no_unicode_does_not_keep_an_episode_from_being_written(tmp_path):
+    task, messages, verdict = played("tools/calc")
+    call = {"function": {"name": "calc", "arguments": {"e": "1\ud800"}}}
+    said = [{**messages[1], "tool_calls": [call], "content": "\udcff!"}, *messages[2:]]
+    written = Trajectory.of_dialogue(task, [messages[0], *said], verdict, "policy").to_json().encode()
+    step = json.loads(written)["steps"][1]
+    assert step["message"] == "?!" and step["tool_calls"][0]["arguments"] == {"e": "1?"}
+
+
 @pytest.mark.parametrize(
     "steps, fault",
     [
