@@ -115,14 +115,14 @@ def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, spl
         block_c, block_r = triton.next_power_of_2(latent), max(16, triton.next_power_of_2(X - latent))
         tile, warps, stages = FEW_HEADS if block_n < 64 else MANY_HEADS
         _forward_kernel[(rows, triton.cdiv(N, block_n), splits)](
-            q, kv, index, part, part_lse, scale * LOG2E.value, q.shape[1], kv.shape[1], N, K, rows,
+            q, kv, index, part, part_lse, scale * LOG2E.value, q.shape[1], kv.shape[1], N, K, rows, splits,
             C=latent, R=X - latent, BLOCK_C=block_c, BLOCK_R=block_r, BLOCK_N=block_n, BLOCK_K=tile,
-            SPLITS=splits, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
+            UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
         )  # fmt: skip
     if splits > 1:
         _merge_kernel[(rows, N)](
-            part, part_lse, out, lse, rows, N,
-            C=latent, BLOCK_C=triton.next_power_of_2(latent), SPLITS=splits, num_warps=4,
+            part, part_lse, out, lse, rows, N, splits,
+            C=latent, BLOCK_C=triton.next_power_of_2(latent), num_warps=4,
         )  # fmt: skip
 
 
@@ -155,11 +155,13 @@ def load_keys(
     return k_c, k_r
 
 
-@triton.jit
+# Passes of an engine differ in these, and all requests wait while the kernel is compiled for another one (2 s
+# in bfloat16, 17 in float32). K stays: loads of indices are wide where it is a multiple of 16.
+@triton.jit(do_not_specialize=["T", "S", "rows", "splits"])
 def _forward_kernel(
-    q, kv, index, out, lse, scale_log2, T, S, N, K, rows,
+    q, kv, index, out, lse, scale_log2, T, S, N, K, rows, splits,
     C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -170,7 +172,7 @@ def _forward_kernel(
         q_r = q_r.to(tl.float32)
     base_row = (row // T).to(tl.int64) * S
     index_row = index + row.to(tl.int64) * K
-    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS)
+    blocks = tl.cdiv(tl.cdiv(K, BLOCK_K), splits)
     first = split * blocks * BLOCK_K
     last = tl.minimum(first + blocks * BLOCK_K, K)
     lane = tl.arange(0, BLOCK_K)
@@ -206,19 +208,17 @@ def _forward_kernel(
     tl.store(lse + place, log, mask=head < N)
 
 
-@triton.jit
-def _merge_kernel(
-    part, part_lse, out, lse, rows, N, C: tl.constexpr, BLOCK_C: tl.constexpr, SPLITS: tl.constexpr
-):
+@triton.jit(do_not_specialize=["rows", "splits"])
+def _merge_kernel(part, part_lse, out, lse, rows, N, splits, C: tl.constexpr, BLOCK_C: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * N + tl.program_id(1)
     c = tl.arange(0, BLOCK_C)
     m = tl.full([], float("-inf"), tl.float32)
-    for i in range(SPLITS):
+    for i in range(splits):
         m = tl.maximum(m, tl.load(part_lse + tl.cast(i, tl.int64) * rows * N + place))
     safe = tl.where(m == float("-inf"), 0.0, m)
     norm = tl.zeros([], tl.float32)
     acc = tl.zeros([BLOCK_C], tl.float32)
-    for i in range(SPLITS):
+    for i in range(splits):
         at = tl.cast(i, tl.int64) * rows * N + place
         weight = tl.exp(tl.load(part_lse + at) - safe)
         norm += weight
