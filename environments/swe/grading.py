@@ -120,21 +120,6 @@ def verdict(
     return True, "all tests hold"
 
 
-def wrap(output: str, returncode: int, nonce: str) -> str:
-    """A runner's output between marks that the code under test cannot know."""
-    return f">>>>> start {nonce}\n{output}\n>>>>> end {nonce} exit {returncode}\n"
-
-
-def unwrap(log: str, nonce: str) -> tuple[str, int]:
-    """The output and exit code that ``wrap`` enclosed. Raises ``LogRejected`` where marks are missing."""
-    before, start, rest = log.partition(f">>>>> start {nonce}\n")
-    output, end, tail = rest.rpartition(f"\n>>>>> end {nonce} exit ")
-    code = tail.strip().partition("\n")[0]
-    if not start or not end or nonce in before + output + tail or not code.lstrip("-").isdigit():
-        raise LogRejected("the log has no region of its own nonce: it was cut off or forged")
-    return output, int(code)
-
-
 def restore(project: Path, files: Path, owned: list[str]) -> None:
     """Put the task's files into the project: ``owned`` folders and files as they were, nothing that steers.
 
@@ -195,7 +180,7 @@ def run_tests(task: dict, private: Path) -> tuple[dict[str, str], int, str]:
         returncode, output = _run(command, project, private, paths, task["seconds"])
     finally:
         planted.unlink(missing_ok=True)
-    print(wrap(output, returncode, secrets.token_hex(8)), end="", flush=True)
+    print(f"{output}\nexit code {returncode}", flush=True)
     if not report.is_file() or report.stat().st_size > LONGEST_REPORT:
         raise LogRejected(f"the runner ended with exit code {returncode} and left no report")
     results = parse_junit(report.read_text(errors="replace"))

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from environments.swe import grading
-from environments.swe.grading import LogRejected, unwrap, verdict, wrap
+from environments.swe.grading import verdict
 from tests.waiting import PATIENCE
 
 GRADE = Path(grading.__file__)
@@ -95,9 +94,8 @@ def test_the_wrong_project_scores_0_and_the_fixed_one_1(case):
     case.write("project/src/sums.py", RIGHT)
     outcome = case.grade()
     assert outcome["resolved"] and set(outcome["results"].values()) == {"PASSED", "SKIPPED"}
-    assert len(re.findall(r">>>>> start \w+", case.output)) == 2, "what holds runs once more, to fail"
-    nonce = re.search(r">>>>> start (\w+)", case.output)[1]
-    assert unwrap(case.output, nonce)[1] == 1  # the planted failure
+    # What holds runs once more, to fail; the planted failure is in both runs.
+    assert re.findall(r"^exit code (\d+)$", case.output, re.M) == ["1", "1"]
     assert [path.name for path in (case.project / "tests").iterdir()] == ["test_sums.py"]
 
 
@@ -242,15 +240,6 @@ def test_verdicts(results, code, reason):
 
 def test_a_task_without_a_test_to_repair_is_never_solved():
     assert verdict({"b": "PASSED"}, 0, [], ["b"]) == (False, "the task names no test to repair")
-
-
-def test_a_region_is_only_its_own_nonce():
-    nonce = os.urandom(8).hex()
-    log = "before\n" + wrap("out\n>>>>> end 00 exit 0\n", 3, nonce)
-    assert unwrap(log, nonce) == ("out\n>>>>> end 00 exit 0\n", 3)
-    for broken in (log[:-40], log.replace("start", "begin"), log + log, wrap(nonce, 0, nonce)):
-        with pytest.raises(LogRejected):
-            unwrap(broken, nonce)
 
 
 def test_the_grader_needs_the_standard_library_alone():
