@@ -8,11 +8,13 @@ readers.
     completion = await stream.done()
 
 A reader that goes away (``stream.close()``, or a cancelled ``async for``) cancels its request. A reader that
-is slow keeps nobody waiting: its tokens pile up in its stream, ``max_new_tokens`` of them at most.
+is slow keeps nobody waiting: its tokens pile up in its stream, ``max_new_tokens`` of them at most. Who wants
+the answer alone says ``whole``: the loop then hears of a request once, not at every token.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,11 +28,12 @@ from model.inference.request import Completion, Event, SamplingParams, Token
 class Stream:
     """The tokens of one request, for one reader in the event loop that submitted it."""
 
-    def __init__(self, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop):
-        self._cancel, self._loop = cancel, loop
+    def __init__(self, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop, whole: bool):
+        self._cancel, self._loop, self.whole = cancel, loop, whole
         self._items: asyncio.Queue[Token | None] = asyncio.Queue()
         self._ended = loop.create_future()
         self.completion: Completion | None = None
+        self.first_token: float | None = None  # when it was sampled (``time.perf_counter``)
 
     def __aiter__(self) -> "Stream":
         return self
@@ -57,8 +60,9 @@ class Stream:
 
     def deliver(self, event: Event) -> None:
         """For the engine, in the stream's loop."""
-        for token in event.tokens:
-            self._items.put_nowait(token)
+        if not self.whole:
+            for token in event.tokens:
+                self._items.put_nowait(token)
         if event.completion is not None:
             self.completion = event.completion
             self._items.put_nowait(None)
@@ -93,8 +97,9 @@ class AsyncEngine:
     def stats(self) -> dict[str, float]:
         return self._engine.stats() | {"paused": float(self._paused)}
 
-    def submit(self, prompt_ids: Sequence[int], params: SamplingParams) -> Stream:
-        """Queue a request; call it in the event loop that reads the stream.
+    def submit(self, prompt_ids: Sequence[int], params: SamplingParams, *, whole: bool = False) -> Stream:
+        """Queue a request; call it in the event loop that reads the stream, or, of ``whole``, waits for its
+        end: that stream has no tokens.
 
         Raises what ``Engine.add`` raises, and ``RuntimeError`` for an engine that is closed.
         """
@@ -103,7 +108,7 @@ class AsyncEngine:
             if self._closing or self._broken:
                 raise RuntimeError(self._broken or "the engine is closed")
             number = self._engine.add(prompt_ids, params)
-            stream = self._streams[number] = Stream(lambda: self._drop(number), loop)
+            stream = self._streams[number] = Stream(lambda: self._drop(number), loop, whole)
             self._changed.notify()
         return stream
 
@@ -215,10 +220,14 @@ class AsyncEngine:
         with self._changed:
             for event in events:
                 stream = self._streams.get(event.request)
-                if stream is not None:
+                if stream is None:
+                    continue
+                if stream.first_token is None and event.tokens:
+                    stream.first_token = time.perf_counter()
+                if event.completion is not None or not stream.whole:
                     by_loop.setdefault(stream._loop, []).append((stream, event))
-                    if event.completion is not None:
-                        del self._streams[event.request]
+                if event.completion is not None:
+                    del self._streams[event.request]
         for loop, pairs in by_loop.items():
             if not _call(loop, _deliver_all, pairs):
                 for _, event in pairs:  # nobody reads any more

@@ -115,28 +115,25 @@ class ChatAnswer:
             "top_logprobs": body.top_logprobs,
         }
         self._generation.start(
-            Job(self._prompt, sampling_params(body, number, **fields)) for number in range(body.n)
+            (Job(self._prompt, sampling_params(body, number, **fields)) for number in range(body.n)),
+            body.stream,
         )
 
     async def whole(self) -> dict[str, Any]:
-        reasons = {}
-        async for number, item in self._generation.items():
-            if isinstance(item, Token):
-                self._choices[number].feed(item)
-                self._records[number].add(item)
-            else:
-                self._completions[number] = item
-                reasons[number] = self._choices[number].end(item)[1]
-        choices = [
-            {
-                "index": number,
-                "message": choice.message,
-                "finish_reason": reasons[number],
-                "logprobs": None,
-                **self._records[number].take(),
-            }
-            for number, choice in enumerate(self._choices)
-        ]
+        self._completions = dict(enumerate(await self._generation.ends()))
+        choices = []
+        for number, completion in self._completions.items():
+            choice, record = self._choices[number], self._records[number]
+            for token in completion.tokens:
+                choice.feed(token)
+                record.add(token)
+            reason = choice.end(completion)[1]
+            choices.append(
+                {
+                    "index": number, "message": choice.message, "finish_reason": reason, "logprobs": None,
+                    **record.take(),
+                }
+            )  # fmt: skip
         answer = {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
         return answer | ({"prompt_token_ids": self._prompt} if self._body.return_token_ids else {})
 

@@ -86,22 +86,16 @@ class TextAnswer:
                 Job(prompt, sampling_params(body, number, max_new_tokens=room, **fields))
                 for number in range(body.n)
             ]
-        self._generation.start(jobs)
+        self._generation.start(jobs, body.stream)
 
     async def whole(self) -> dict[str, Any]:
-        reasons = {}
-        async for number, item in self._generation.items():
-            choice = self._choices[number]
-            if isinstance(item, Token):
-                choice.feed(item)
-            else:
-                self._completions.append(item)
-                choice.end(item)
-                reasons[number] = item.finish
-        choices = [
-            {"index": number, "finish_reason": reasons[number], **choice.take()}
-            for number, choice in enumerate(self._choices)
-        ]
+        self._completions = await self._generation.ends()
+        choices = []
+        for choice, completion in zip(self._choices, self._completions, strict=True):
+            for token in completion.tokens:
+                choice.feed(token)
+            choice.end(completion)
+            choices.append({"index": len(choices), "finish_reason": completion.finish, **choice.take()})
         return {**self._head, "choices": choices, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:

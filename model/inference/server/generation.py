@@ -78,11 +78,13 @@ class Generation:
         self._left = 0
         self._closed = False
 
-    def start(self, jobs: Iterable[Job]) -> None:
-        """Submit the sequences. Raises ``ApiError``: 422 for one that is refused, 429 for a full queue."""
+    def start(self, jobs: Iterable[Job], stream: bool) -> None:
+        """Submit the sequences, for ``items`` to ``stream`` or for ``ends``. Raises ``ApiError``: 422 for one
+        that is refused, 429 for a full queue.
+        """
         try:
             for job in jobs:
-                self._streams.append(self.loaded.engine.submit(job.prompt, job.params))
+                self._streams.append(self.loaded.engine.submit(job.prompt, job.params, whole=not stream))
         except QueueFull as error:
             raise ApiError(429, f"The engine's queue is full: {error}", code="busy") from error
         except ValueError as error:
@@ -90,7 +92,7 @@ class Generation:
         except RuntimeError as error:  # closed, or broken
             raise ApiError(503, str(error), code="engine_error") from error
         self._left = len(self._streams)
-        self._pumps = [asyncio.create_task(self._pump(n)) for n in range(self._left)]
+        self._pumps = [asyncio.create_task(self._pump(n)) for n in range(self._left)] if stream else []
 
     async def items(self) -> AsyncIterator[tuple[int, Token | Completion]]:
         """Tokens with the number of their sequence, as they come; each sequence ends with its Completion."""
@@ -100,14 +102,22 @@ class Generation:
             if isinstance(item, BaseException):
                 raise item
             if isinstance(item, Completion):
-                self._left -= 1
-                _raise_failure(item)
-                self._server.metrics.sequence_ended(item)
+                self._end(item)
             elif first:
                 first = False
                 self._server.metrics.first_token.observe(time.perf_counter() - self._started)
             yield number, item
         self._server.metrics.answered.observe(time.perf_counter() - self._started)
+
+    async def ends(self) -> list[Completion]:
+        """All sequences' answers, in their order, once the last of them is there."""
+        for stream in self._streams:
+            self._end(await stream.done())
+        metrics, times = self._server.metrics, [stream.first_token for stream in self._streams]
+        if sampled := [when for when in times if when is not None]:
+            metrics.first_token.observe(min(sampled) - self._started)
+        metrics.answered.observe(time.perf_counter() - self._started)
+        return [stream.completion for stream in self._streams]
 
     async def close(self) -> None:
         """End what still runs and give everything back. Safe to call twice."""
@@ -121,6 +131,11 @@ class Generation:
         self._server.metrics.sequences_left(self._left)
         self._server.gate.leave(self._sequences)
         self._server.checkpoints.release()
+
+    def _end(self, completion: Completion) -> None:
+        self._left -= 1
+        _raise_failure(completion)
+        self._server.metrics.sequence_ended(completion)
 
     async def _pump(self, number: int) -> None:
         stream = self._streams[number]

@@ -23,7 +23,7 @@ class LocalEngine:
         params = SamplingParams(
             room, sampling.temperature, top_p=sampling.top_p, seed=seed, stop_ids=self._stop_ids
         )
-        return _answer(await self._engine.submit(list(prompt), params).done())
+        return _answer(await self._engine.submit(list(prompt), params, whole=True).done())
 
     async def close(self) -> None:
         await self._engine.close()

@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 from plain_forward import check_completion
 
-from model.inference.async_engine import AsyncEngine
+from model.inference.async_engine import AsyncEngine, Stream
 from model.inference.engine import Engine
 from model.inference.request import QueueFull, SamplingParams
 from tests.waiting import PATIENCE
@@ -37,6 +38,26 @@ def test_streams_carry_every_token_in_order(tiny_model):
             return completion
 
         return await asyncio.gather(*(read(n) for n in range(6)))
+
+    for n, completion in enumerate(run(job, Engine(model))):
+        check_completion({0: model}, [1, 2, n], params[n], completion, 1e-5)
+
+
+def test_of_a_whole_answer_the_loop_hears_once(tiny_model, monkeypatch):
+    model, params = tiny_model(1), [SamplingParams(9, seed=n) for n in range(6)]
+    delivered = []
+    deliver = Stream.deliver
+    monkeypatch.setattr(Stream, "deliver", lambda self, e: delivered.append(self) or deliver(self, e))
+
+    async def job(engine):
+        begun = time.perf_counter()
+        streams = [engine.submit([1, 2, n], params[n], whole=n % 2 == 0) for n in range(6)]
+        completions = [await stream.done() for stream in streams]
+        assert [delivered.count(stream) for stream in streams] == [1, 9] * 3
+        assert all(begun < stream.first_token < time.perf_counter() for stream in streams)
+        read = [[token async for token in stream] for stream in streams]
+        assert read == [[] if n % 2 == 0 else completions[n].tokens for n in range(6)]
+        return completions
 
     for n, completion in enumerate(run(job, Engine(model))):
         check_completion({0: model}, [1, 2, n], params[n], completion, 1e-5)
