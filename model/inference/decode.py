@@ -53,8 +53,7 @@ class Decoded:
 
     logits_RV: torch.Tensor
     logprob_RV: torch.Tensor
-    best: list[int]  # the most probable token of each request
-    best_logprob: list[float]
+    best_2R: torch.Tensor  # float64, the most probable token of each request and its log-probability
 
 
 class Decoder:
@@ -97,8 +96,7 @@ class Decoder:
             shape.record(read, self._pool)
         logits_BV, logprob_BV, best_2B = shape.run(read)
         R = len(readings)
-        best, best_logprob = best_2B[:, :R].tolist()
-        return Decoded(logits_BV[:R], logprob_BV[:R], [int(token) for token in best], best_logprob)
+        return Decoded(logits_BV[:R], logprob_BV[:R], best_2B[:, :R])
 
     @property
     def _device(self) -> torch.device:
@@ -142,7 +140,7 @@ class _Shape:
             numbers[R:] = numbers[0]
             self._pages[R:] = [None] * (len(numbers) - R)
         if self._input_BW is not self._host_BW:
-            # The next ``fill`` comes when this pass's results have been read, so the copy is through by then.
+            # The next ``fill`` comes when this pass's tokens have been read, so the copy is through by then.
             self._input_BW.copy_(self._host_BW, non_blocking=True)
 
     def run(self, read: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:

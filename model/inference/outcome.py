@@ -13,7 +13,7 @@ from model.attention.cache import PagedCache
 from model.attention.mla import AttentionOptions
 from model.inference.decode import Decoded, Decoder
 from model.inference.request import Event, Token
-from model.inference.sampler import best, choose, log_probabilities
+from model.inference.sampler import best, choose, log_probabilities, on_device
 from model.inference.scheduler import Reading
 from model.inference.speculative import Drafter
 from model.transformer import Transformer
@@ -74,8 +74,8 @@ def _draw_all(decoded: Decoded, readings: list[Reading], version: int) -> list[T
     if any(own.temperature > 0 or own.top_logprobs for own in params):
         token_R = choose(decoded.logits_RV, [reading.sequence.draw() for reading in readings])
         return _tokens(decoded.logprob_RV, token_R, [own.top_logprobs for own in params], version)
-    best = zip(decoded.best, decoded.best_logprob, strict=True)
-    return [Token(token, logprob, version) for token, logprob in best]
+    token, logprob = decoded.best_2R.tolist()
+    return [Token(*pair, version) for pair in zip(map(int, token), logprob, strict=True)]
 
 
 def _sample(
@@ -94,7 +94,7 @@ def _sample(
         offset += reading.total
     if not rows:
         return {}
-    logits_RV = model.logits(hidden_MD[torch.tensor(rows, device=hidden_MD.device)])
+    logits_RV = model.logits(hidden_MD[on_device(rows, hidden_MD.device)])
     logprob_RV = log_probabilities(logits_RV)
     token_R = choose(logits_RV, draws)
     tokens = _tokens(logprob_RV, token_R, [draw.params.top_logprobs for draw in draws], version)
@@ -106,8 +106,11 @@ def _sample(
 
 
 def _tokens(logprob_RV: torch.Tensor, token_R: torch.Tensor, tops: list[int], version: int) -> list[Token]:
-    logprobs = logprob_RV.gather(-1, token_R.unsqueeze(-1)).squeeze(-1).tolist()
-    values = zip(token_R.tolist(), logprobs, best(logprob_RV, tops), strict=True)
+    token_R1 = token_R.unsqueeze(-1)
+    # One copy for both: float64 holds every token's number and every log-probability.
+    both_2R = torch.cat([token_R1.double(), logprob_RV.gather(-1, token_R1).double()], 1).t()
+    token, logprob = both_2R.tolist()
+    values = zip(map(int, token), logprob, best(logprob_RV, tops), strict=True)
     return [Token(token, logprob, version, top) for token, logprob, top in values]
 
 

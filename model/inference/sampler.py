@@ -9,6 +9,7 @@ R rows, V vocabulary.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from model.inference.request import SamplingParams
@@ -31,21 +32,22 @@ class Draw:
 def choose(logits_RV: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     """A token for each row (R,), int64."""
     random = [row for row, draw in enumerate(draws) if draw.params.temperature > 0]
+    if len(random) == len(draws):
+        return _draw(logits_RV, draws)
     token_R = _first_best(logits_RV)
     if random:
-        whole = len(random) == len(draws)
-        rows = slice(None) if whole else torch.tensor(random, device=logits_RV.device)
+        rows = on_device(random, logits_RV.device)
         token_R[rows] = _draw(logits_RV[rows], [draws[row] for row in random])
     return token_R
 
 
 def _draw(logits_RV: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     temperature = [draw.params.temperature for draw in draws]
-    scale_R1 = torch.tensor(temperature, dtype=torch.float64, device=logits_RV.device).unsqueeze(-1)
+    scale_R1 = on_device(temperature, logits_RV.device, torch.float64).unsqueeze(-1)
     score_RV = logits_RV.double() / scale_R1
     filtered = [n for n, d in enumerate(draws) if d.params.top_k or d.params.top_p < 1 or d.params.min_p]
     if filtered:
-        rows = torch.tensor(filtered, device=logits_RV.device)
+        rows = on_device(filtered, logits_RV.device)
         score_RV[rows] = keep_likely(score_RV[rows], [draws[n].params for n in filtered])
     return _first_best(gumbel(draws, logits_RV.shape[-1], logits_RV.device).add_(score_RV))
 
@@ -66,7 +68,7 @@ def keep_likely(score_RV: torch.Tensor, params: list[SamplingParams]) -> torch.T
     V = score_RV.shape[-1]
 
     def column(values: list) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=score_RV.device).unsqueeze(-1)
+        return on_device(values, score_RV.device, torch.float64).unsqueeze(-1)
 
     best_RV, order_RV = score_RV.sort(dim=-1, descending=True, stable=True)
     rank_V = torch.arange(V, device=score_RV.device)
@@ -81,9 +83,9 @@ def keep_likely(score_RV: torch.Tensor, params: list[SamplingParams]) -> torch.T
 
 def gumbel(draws: list[Draw], vocabulary: int, device: torch.device) -> torch.Tensor:
     """Standard Gumbel noise (R, V), float64."""
-    base_R1 = torch.tensor([_signed(_mix(_mix(d.seed) + d.number)) for d in draws], device=device).unsqueeze(
-        -1
-    )
+    seed_R = np.array([d.seed % _WORD for d in draws], dtype=np.uint64)
+    number_R = np.array([d.number for d in draws], dtype=np.uint64)
+    base_R1 = on_device(_mix(_mix(seed_R) + number_R).view(np.int64), device).unsqueeze(-1)
     x = base_R1 + torch.arange(1, vocabulary + 1, device=device) * _signed(_GOLDEN)
     for shift, factor in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
         x ^= _shifted(x, shift)
@@ -98,12 +100,21 @@ def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
-def _mix(value: int) -> int:
-    """splitmix64 of an int, 64 bits."""
-    value = (value + _GOLDEN) % _WORD
+def _mix(value_R: np.ndarray) -> np.ndarray:
+    """splitmix64 of uint64, which wrap around."""
+    value_R = value_R + np.uint64(_GOLDEN)
     for shift, factor in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
-        value = ((value ^ (value >> shift)) * factor) % _WORD
-    return value
+        value_R = (value_R ^ (value_R >> np.uint64(shift))) * np.uint64(factor)
+    return value_R
+
+
+def on_device(
+    values: list | np.ndarray, device: torch.device, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """A small tensor, copied without a wait: ``torch.tensor(values, device=device)`` waits until the device
+    has done all that came before.
+    """
+    return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 def _signed(value: int) -> int:

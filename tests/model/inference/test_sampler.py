@@ -1,5 +1,6 @@
 """Filters by hand, draws against the distribution, and drafts that change neither."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -57,6 +58,27 @@ def test_draws_follow_the_distribution(vary):
     ]
     counts = np.bincount(choose(chance.log().expand(20_000, -1), draws).numpy(), minlength=6)
     assert chi_squared(counts, chance.numpy() * 20_000) < 26  # 5 degrees of freedom: once in ten thousand
+
+
+def splitmix64(value: int) -> int:
+    """In whole numbers, as its author has it (Steele et al. 2014, with Vigna's constants)."""
+    word = 2**64
+    value = (value + 0x9E3779B97F4A7C15) % word
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % word
+    value = (value ^ value >> 27) * 0x94D049BB133111EB % word
+    return value ^ value >> 31
+
+
+def test_noise_is_a_hash_of_seed_number_and_entry():
+    assert splitmix64(0) == 0xE220A8397B1DCDAF  # the published first value of seed 0
+    draws = [Draw(SamplingParams(), s, n) for s in (0, 7, 2**63 - 1, 2**62 + 3) for n in (0, 1, 95, 32_767)]
+    noise = gumbel(draws, 5, torch.device("cpu"))
+    for row, draw in zip(noise.tolist(), draws, strict=True):
+        base = splitmix64(splitmix64(draw.seed) + draw.number)
+        for entry, value in enumerate(row):
+            bits = splitmix64((base + entry * 0x9E3779B97F4A7C15) % 2**64)
+            uniform = ((bits >> 11) + 0.5) * 2.0**-53
+            assert value == pytest.approx(-math.log(-math.log(uniform)), rel=1e-13)
 
 
 def test_noise_is_gumbels_and_uncorrelated():
