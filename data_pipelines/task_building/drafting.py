@@ -6,7 +6,6 @@ scratch, so a killed build does not ask again.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +16,11 @@ from data_pipelines.task_building.candidate import Candidate, Rejected
 from data_pipelines.task_building.terminal import catalog
 from data_pipelines.task_building.terminal.draft import DIFFICULTIES, WORKDIR, TerminalDraft
 from pipeline.errors import UserError
+from pipeline.openai import BUSY, headers
 from pipeline.recipe.data import Drafter
 
 TRIES = 4  # of one request, while the server is away or busy
 PAUSE = 1.0  # seconds before the second try, doubled from try to try
-BUSY = (408, 409, 425, 429, 500, 502, 503, 504)
-KEY = "OPENAI_API_KEY"
 SEEDS_APART = 10_000_000  # between two data seeds
 
 SYSTEM = f"""\
@@ -69,11 +67,8 @@ class ModelDrafter:
     def __init__(self, settings: Drafter, scratch: Path, pause: float = PAUSE) -> None:
         self.settings, self.folder, self.pause = settings, scratch / "drafts", pause
         self.folder.mkdir(parents=True, exist_ok=True)
-        key = os.environ.get(KEY)
-        self._client = httpx.Client(
-            base_url=settings.base_url.rstrip("/") + "/", timeout=settings.seconds,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-        )  # fmt: skip
+        address = settings.base_url.rstrip("/") + "/"
+        self._client = httpx.Client(base_url=address, timeout=settings.seconds, headers=headers())
 
     def candidates(self, family: str, data_seed: int) -> Iterator[Candidate]:
         """Candidates of a family without end, each from another seed task; no held-out family is shown."""

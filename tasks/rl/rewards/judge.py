@@ -7,7 +7,6 @@ anything else, and a verdict is read from the judge's last line alone.
 
 import asyncio
 import json
-import os
 import random
 import re
 import time
@@ -17,10 +16,9 @@ from collections.abc import Sequence
 import aiohttp
 
 from environments.interface import Message
+from pipeline.openai import BUSY, headers
 from pipeline.recipe.rl import Judge as Settings
 
-KEY = "OPENAI_API_KEY"
-BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 LONGEST_PAUSE = 60.0
 BEST = 10
 VERDICT = re.compile(rf"verdict: ({BEST}|[0-9])")
@@ -41,8 +39,7 @@ class Judge:
         self._slots = asyncio.Semaphore(settings.at_once)
         self._rate = Rate(settings.per_minute)
         self.counts: Counter[str] = Counter()
-        key = os.environ.get(KEY)
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = headers()
 
     async def reward(self, messages: Sequence[Message]) -> float | None:
         """The grade of the last answer of a conversation, in [0, 1]; None where there is no verdict."""
