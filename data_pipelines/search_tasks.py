@@ -3,8 +3,10 @@
     python -m data_pipelines.search_tasks --recipe tiny
 
 Writes ``corpus/`` (what ``environments.search.Search`` reads), ``tasks.jsonl``, ``heldout.jsonl`` and
-``funnel.json``: what each filter dropped of each family. The filters' policies here are the scripted
-baselines and the exact check on the graph; models take their place in ``environments.search.filters``.
+``funnel.json``: what each filter dropped of each family. The filters' policies are the scripted baselines and
+the exact check on the graph. What they keep has to withstand ``filter_model``, too, where the recipe names
+one: it answers without tools and with few steps, and confirms and refutes together with the exact check. What
+it made of a question is kept in the stage's scratch, so a killed build does not ask again.
 """
 
 import asyncio
@@ -17,10 +19,13 @@ from data_pipelines.collect import DOWNLOADS
 from data_pipelines.search_corpora import debian, factbook, glossary, modules, wordnet
 from data_pipelines.sources import wheel
 from environments.interface import Task
+from environments.sandbox.choose import open_backend
 from environments.search.baselines import evidence_recall, frequency_guesser, one_search_agent
 from environments.search.corpus import Corpus, save
 from environments.search.environment import Search
 from environments.search.filters import Filter, path_checker
+from environments.search.model_filter import filters_by_model
+from environments.search.python_sandbox import python_sandboxes
 from pipeline import artifacts
 from pipeline.artifacts import hash_file
 from pipeline.errors import UserError
@@ -51,12 +56,9 @@ def run(context: Context) -> dict[str, float]:
     section = context.section
     corpus = merged([_read(source) for source in section.sources])
     save(corpus, context.out / "corpus")
-    search = Search(corpus)
+    search = Search(corpus, start_sandbox=python_sandboxes(open_backend()) if section.python else None)
     builder = Builder(context, search)
-    tasks = builder.build("tasks", search.families, section.tasks, heldout=False)
-    heldout = builder.build(
-        "heldout", (*search.families, *search.evaluation_only), section.heldout, heldout=True
-    )
+    tasks, heldout = asyncio.run(builder.build())
     (context.out / "funnel.json").write_text(json.dumps(builder.funnel, indent=2) + "\n")
     metrics = {
         "search/documents": len(corpus.documents),
@@ -78,44 +80,60 @@ class Builder:
         self._context, self._search = context, search
         self.funnel: list[dict] = []
 
-    def build(self, name: str, families: tuple[str, ...], wanted: int, heldout: bool) -> list[Task]:
+    async def build(self) -> tuple[list[Task], list[Task]]:
+        """Tasks to train on and held-out ones, written."""
+        section, search = self._context.section, self._search
+        asked = self._context.scratch / "cache" / "questions"  # beyond this recipe
+        async with filters_by_model(search, section.filter_model, asked) as self._by_model:
+            tasks = await self._side("tasks", search.families, section.tasks, heldout=False)
+            families = (*search.families, *search.evaluation_only)
+            return tasks, await self._side("heldout", families, section.heldout, heldout=True)
+
+    async def _side(self, name: str, families: tuple[str, ...], wanted: int, heldout: bool) -> list[Task]:
         found = []
         for number, family in enumerate(families):
             self._context.progress.update(name, number, len(families), "families", family)
-            found += self._family(family, wanted, heldout)
+            found += await self._family(family, wanted, heldout)
         rows = (json.dumps(task.to_record(), ensure_ascii=False) + "\n" for task in found)
         (self._context.out / f"{name}.jsonl").write_text("".join(rows))
         return found
 
-    def _family(self, family: str, wanted: int, heldout: bool) -> list[Task]:
-        seed = self._context.recipe.data_seed
+    async def _family(self, family: str, wanted: int, heldout: bool) -> list[Task]:
+        seed, most = self._context.recipe.data_seed, wanted * self._context.section.drop_at_most
         rng = random.Random(f"{seed}/{family}/{heldout}")
-        sieve = Filter(
+        scripted = Filter(
             self._search,
             frequency_guesser(self._search, rng),
             one_search_agent(self._search),
             path_checker(self._search),
         )
+        model = self._by_model()
         kept: dict[str, Task] = {}
         drawn = 0
-        while len(kept) < wanted and drawn < wanted * self._context.section.drop_at_most:
-            try:
-                task = self._search.make_task(family, seed * SEEDS + drawn, heldout)
-            except UserError:  # the corpus has no question of this family
-                break
-            drawn += 1
-            if task.id not in kept and asyncio.run(sieve.keeps(task)):
-                kept[task.id] = task
+        while len(kept) < wanted and drawn < most:
+            batch: dict[str, Task] = {}  # the model gets several at once
+            while len(kept) + len(batch) < wanted and drawn < most:
+                try:
+                    task = self._search.make_task(family, seed * SEEDS + drawn, heldout)
+                except UserError:  # the corpus has no question of this family
+                    most = drawn
+                    break
+                drawn += 1
+                if task.id not in kept | batch and await scripted.keeps(task):
+                    batch[task.id] = task
+            kept |= await _withstanding(batch, model)
+        dropped = dict(scripted.dropped + model.dropped if model else scripted.dropped)
         self.funnel.append(
-            {
-                "family": family,
-                "heldout": heldout,
-                "drawn": drawn,
-                "kept": len(kept),
-                "dropped": dict(sieve.dropped),
-            }
+            {"family": family, "heldout": heldout, "drawn": drawn, "kept": len(kept), "dropped": dropped}
         )
         return list(kept.values())
+
+
+async def _withstanding(tasks: dict[str, Task], model: Filter | None) -> dict[str, Task]:
+    if model is None:
+        return tasks
+    keeps = await asyncio.gather(*map(model.keeps, tasks.values()))
+    return {name: task for (name, task), kept in zip(tasks.items(), keeps, strict=True) if kept}
 
 
 def _read(source: SearchSource) -> Corpus:

@@ -37,7 +37,8 @@ def environments(
     out, and a stored task needs none to be run and verified. ``corpus`` is a folder of stage search_tasks, to
     search in. ``agent_tasks`` is a folder of Harbor tasks, such as that of stage agent_tasks: environment
     "harbor". ``backend`` runs what a policy writes; without one ``programs`` and ``python_tool`` use a
-    limited child process, which a hostile program can leave.
+    limited child process, which a hostile program can leave, and ``search`` makes tasks without a tool
+    ``python``.
     """
     made = [
         Arithmetic(), Strings(), Table(), Graph(), Code(), Tools(), Lookup(documents), Dialogue(),
@@ -46,8 +47,9 @@ def environments(
     ]  # fmt: skip
     if corpus is not None:
         from environments.search.environment import Search  # its index takes long to import
+        from environments.search.python_sandbox import python_sandboxes
 
-        made.append(Search(corpus))
+        made.append(Search(corpus, start_sandbox=python_sandboxes(backend) if backend else None))
     if agent_tasks is not None:
         made.append(HarborTasks(agent_tasks, backend, name="harbor"))
     return {environment.name: environment for environment in made}

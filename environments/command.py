@@ -105,10 +105,10 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
-    wants_sandbox = options.name.partition("/")[0] in RUN_CODE
-    catalog = _catalog(options, open_backend() if wants_sandbox else None)
-    stage = FROM_STAGES.get(options.name.partition("/")[0])
-    if stage and options.name.partition("/")[0] not in catalog:
+    name = options.name.partition("/")[0]
+    catalog = _catalog(options, _backend(name))
+    stage = FROM_STAGES.get(name)
+    if stage and name not in catalog:
         raise UserError(
             f"{options.name} needs stage {stage} of recipe {options.recipe}, which is not finished: give "
             f"another --recipe, or run `glm5 run {stage} --recipe {options.recipe}`"
@@ -127,6 +127,19 @@ def _try(options: argparse.Namespace) -> int:
             )
             record.write(trajectory.to_json() + "\n")
     return 0
+
+
+def _backend(name: str) -> Backend | None:
+    """For the programs of an environment's tasks. ``search`` can do without."""
+    if name not in (*RUN_CODE, "search"):
+        return None
+    try:
+        return open_backend()
+    except UserError as error:
+        if name != "search":
+            raise
+        print(f"without the tool python: {error}", file=sys.stderr)
+        return None
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from model.chat.tokens import END_OF_TEXT
 from pipeline.errors import UserError
 from pipeline.recipe.rl import AgenticRlSection
 from pipeline.stage import Context, run_stage
-from tasks.rl.catalog import CatalogConfig, in_sandboxes
+from tasks.rl.catalog import CatalogConfig, in_sandboxes, runs_programs
 from tasks.rl.difficulty import Pair
 from tasks.rl.groups import centred
 from tasks.rl.losses.double_sided import DoubleSided
@@ -59,11 +59,11 @@ def run(context: Context) -> dict[str, float]:
 def catalog_of(context: Context) -> CatalogConfig:
     """What the worker must open for the tasks that the recipe gives weight."""
     section: AgenticRlSection = context.section
-    families = families_of(section)
+    python = bool(section.search) and runs_programs(_questions(context))
     return CatalogConfig(
         corpus=context.inputs["search_tasks"] / "corpus" if section.search else None,
         agent_tasks=_harbor_root(context) if section.harbor else None,
-        sandbox=bool(section.harbor) or in_sandboxes(families),
+        sandbox=bool(section.harbor) or python or in_sandboxes(families_of(section)),
         backend=section.backend,
     )
 
@@ -79,8 +79,7 @@ def tasks_of(context: Context) -> dict[str, list[Task]]:
                 "agentic_rl.harbor has weight, but agent_tasks made no training task: set it to 0"
             )
     if section.search:
-        lines = (context.inputs["search_tasks"] / "tasks.jsonl").read_text(encoding="utf-8").splitlines()
-        tasks[SEARCH] = [Task.from_record(json.loads(line)) for line in lines]
+        tasks[SEARCH] = _questions(context)
         if not tasks[SEARCH]:
             raise UserError("agentic_rl.search has weight, but search_tasks made no task: set it to 0")
     return tasks
@@ -95,10 +94,15 @@ def _services(context: Context) -> list[ServiceConfig]:
     services = []
     for service in services_of(context, pairs, weights):
         changes = {"folding": section.folding}
-        if in_sandboxes([service.name]):
+        if in_sandboxes([service.name]) or runs_programs(task for task, _ in pairs[service.name]):
             changes["at_once"] = section.sandboxes
         services.append(service.model_copy(update=changes))
     return services
+
+
+def _questions(context: Context) -> list[Task]:
+    with open(context.inputs["search_tasks"] / "tasks.jsonl", encoding="utf-8") as file:
+        return [Task.from_record(json.loads(line)) for line in file]
 
 
 def _harbor_root(context: Context) -> Path:

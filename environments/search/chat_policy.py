@@ -1,37 +1,79 @@
 """A model behind the OpenAI interface as the policy of a filter.
 
-async with httpx.AsyncClient(base_url="http://127.0.0.1:8000/v1/") as client:
-    kept = Filter(search, chat_policy(client, "glm"), chat_policy(client, "glm"), path_checker(search))
+async with connect(settings) as client:
+    policy = chat_policy(client, settings)
+    kept = Filter(search, policy, policy, verifying_agent(search, policy))
 """
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import httpx
 
+from environments.episode import answer
 from environments.interface import Message
 from environments.search.filters import Policy
 from pipeline.errors import UserError
+from pipeline.openai import BUSY, headers
+from pipeline.recipe.search import FilterModel
+
+TRIES = 4  # of one request, while the server is away or busy
+PAUSE = 1.0  # seconds before the second try, doubled from try to try
+# What servers say of a dialogue that has become too long.
+FULL = ("context_length_exceeded", "context length")
 
 
-def chat_policy(client: httpx.AsyncClient, model: str, **settings: Any) -> Policy:
-    """``settings`` go into each request (temperature, max_tokens). No answer raises ``UserError``."""
+def connect(settings: FilterModel) -> httpx.AsyncClient:
+    address = settings.base_url.rstrip("/") + "/"
+    return httpx.AsyncClient(base_url=address, timeout=settings.seconds, headers=headers())
+
+
+def chat_policy(client: httpx.AsyncClient, settings: FilterModel) -> Policy:
+    """For one event loop. Says nothing where the dialogue is too long for the model; raises ``UserError``
+    where the server gives no answer.
+    """
+    slots = asyncio.Semaphore(settings.at_once)
 
     async def policy(messages: list[Message], tools: tuple[dict, ...]) -> Message:
-        body = {"model": model, "messages": messages, **settings}
-        if tools:
-            body["tools"] = list(tools)
-        try:
-            response = await client.post("chat/completions", json=body)
-            response.raise_for_status()
-            message = response.json()["choices"][0]["message"]
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        body = {
+            "model": settings.model, "messages": messages, "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens, **({"tools": list(tools)} if tools else {}),
+        }  # fmt: skip
+        async with slots:
+            response = await _patiently(lambda: client.post("chat/completions", json=body), settings)
+        if response.status_code == 400 and any(mark in response.text for mark in FULL):
+            return answer(None, "")
+        if response.status_code != 200:
             raise UserError(
-                f"model {model} at {client.base_url} gave no answer ({error or type(error).__name__})"
-            ) from None
-        if not isinstance(message, dict):
-            raise UserError(
-                f"model {model} at {client.base_url} gave no message but {type(message).__name__}"
+                f"model {settings.model} at {settings.base_url} refuses the request (status "
+                f"{response.status_code}): {response.text[:200]!r}"
             )
-        return {key: value for key, value in message.items() if value is not None}
+        try:
+            message = response.json()["choices"][0]["message"]
+            return {key: value for key, value in message.items() if value is not None}
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(
+                f"model {settings.model} at {settings.base_url} answers, but not as the OpenAI interface "
+                f"does: {response.text[:200]!r}"
+            ) from None
 
     return policy
+
+
+async def _patiently(post: Callable[[], Awaitable[httpx.Response]], settings: FilterModel) -> httpx.Response:
+    reason = ""
+    for number in range(TRIES):
+        if number:
+            await asyncio.sleep(PAUSE * 2 ** (number - 1))
+        try:
+            response = await post()
+        except httpx.RequestError as error:
+            reason = str(error) or type(error).__name__
+            continue
+        if response.status_code not in BUSY:
+            return response
+        reason = f"status {response.status_code}"
+    raise UserError(
+        f"model {settings.model} at {settings.base_url} does not answer ({reason}, {TRIES} tries): start it, "
+        "or leave search_tasks.filter_model out"
+    )

@@ -2,8 +2,8 @@
 
 A question is dropped when a policy without tools answers it in any of eight tries, when a simple agent
 answers it in a few steps, or when a verifying agent does not find the known answer right and every other
-candidate wrong. Each takes any policy: an async function of messages and tools, such as a chat-completions
-client. ``baselines`` has scripted ones that need no model.
+candidate wrong. Each takes any policy: an async function of messages and tools. ``baselines`` has scripted
+ones that need no model, ``chat_policy`` makes one of a model.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ from environments.search.environment import Search
 from environments.search.episode import is_right
 from environments.search.names import normal
 from environments.search.questions import Question, solve
+from pipeline.errors import UserError
 
 Policy = Callable[[list[Message], tuple[dict, ...]], Awaitable[Message]]
 Verifier = Callable[[Task, str], Awaitable[bool | None]]  # None: it cannot tell
@@ -39,7 +40,9 @@ async def is_known(task: Task, policy: Policy, tries: int = CLOSED_BOOK_TRIES) -
 
 
 async def attempt(search: Search, task: Task, policy: Policy, turns: int) -> Message | None:
-    """The policy's answer within so many assistant messages; None where it gives none."""
+    """The policy's answer within so many assistant messages; None where it gives none. Raises ``UserError``
+    where its sandbox fails, which says nothing of the question.
+    """
     episode = search.episode()
     try:
         messages = await episode.reset(task)
@@ -47,17 +50,14 @@ async def attempt(search: Search, task: Task, policy: Policy, turns: int) -> Mes
             message = await policy(list(messages), task.tools)
             step = await episode.step(message)
             if step.done:
+                verdict = await episode.verify()
+                if verdict.reward is None:
+                    raise UserError(f"question {task.id} could not be filtered: {verdict.reason}")
                 return None if message.get("tool_calls") else message
             messages = [*messages, message, *step.messages]
         return None
     finally:
         await episode.close()
-
-
-async def is_easy(search: Search, task: Task, policy: Policy, turns: int = FEW_STEPS) -> bool:
-    """Whether the agent is right within a few steps."""
-    message = await attempt(search, task, policy, turns)
-    return message is not None and is_right(message, task)
 
 
 def path_checker(search: Search) -> Verifier:
@@ -83,6 +83,16 @@ def verifying_agent(search: Search, policy: Policy, turns: int = VERIFIER_TURNS)
     return verify
 
 
+def agreed(*verifiers: Verifier) -> Verifier:
+    """What all of them say; nothing where they differ or one cannot tell."""
+
+    async def verify(task: Task, answer: str) -> bool | None:
+        said = {await verifier(task, answer) for verifier in verifiers}
+        return said.pop() if len(said) == 1 else None
+
+    return verify
+
+
 async def fault_of(task: Task, candidates: Sequence[str], verify: Verifier) -> str | None:
     """Why a question is not sound, looked at from both ends: the known answer and other candidates."""
     if await verify(task, task.truth["answer"]) is not True:
@@ -95,21 +105,26 @@ async def fault_of(task: Task, candidates: Sequence[str], verify: Verifier) -> s
 
 @dataclass
 class Filter:
-    """All three in turn, with a count of what they dropped. What the agent answered is the candidate."""
+    """All three in turn, with a count of what they dropped. What the agent answered is the candidate.
+
+    ``by``: whose policies they are, where the counts shall say it.
+    """
 
     search: Search
     closed_book: Policy
     agent: Policy
     verify: Verifier
+    by: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
 
     async def keeps(self, task: Task) -> bool:
-        reason = await self._reason(task)
+        reason = await self.reason(task)
         if reason is not None:
-            self.dropped[reason] += 1
+            self.dropped[f"{reason} by {self.by}" if self.by else reason] += 1
         return reason is None
 
-    async def _reason(self, task: Task) -> str | None:
+    async def reason(self, task: Task) -> str | None:
+        """Why a question is dropped; None for one that is kept."""
         if await is_known(task, self.closed_book):
             return "answered without tools"
         message = await attempt(self.search, task, self.agent, FEW_STEPS)

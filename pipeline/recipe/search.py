@@ -28,8 +28,23 @@ class SearchSource(Section):
         return self
 
 
+class FilterModel(Section):
+    """A model behind the OpenAI interface that has to fail at a question, and to verify its answer (its key:
+    OPENAI_API_KEY). Up to 8 + 4 + 2 x 30 requests a question.
+    """
+
+    base_url: str = Field(pattern=r"^https?://")  # up to /v1
+    model: str
+    seconds: float = Field(120.0, gt=0)  # until an answer is there
+    temperature: float = Field(1.0, ge=0)
+    max_tokens: int = Field(4096, gt=0)
+    at_once: int = Field(8, gt=0)  # requests
+
+
 class SearchTasksSection(Section):
     sources: list[SearchSource] = Field(min_length=1)
     tasks: int = Field(ge=0)  # to keep of each trained family
     heldout: int = Field(ge=0)  # to keep of each family, with answers from the held-out third of the entities
     drop_at_most: int = Field(4, ge=1)  # questions drawn for each one wanted, before a family is given up
+    filter_model: FilterModel | None = None  # behind the scripted filters; None: those alone
+    python: bool = False  # a tool ``python`` beside search, open and find; its programs run in a sandbox

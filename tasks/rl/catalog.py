@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from environments.catalog import environments
-from environments.interface import Environment
+from environments.interface import Environment, Task
 from environments.sandbox.choose import open_backend
 
 IN_SANDBOXES = frozenset({"harbor", "programs", "python_tool"})  # they run what a policy writes
@@ -34,3 +34,8 @@ def open_catalog(config: CatalogConfig) -> dict[str, Environment]:
 def in_sandboxes(families: Iterable[str]) -> bool:
     """Whether any of ``environment/family`` runs what a policy writes."""
     return any(name.partition("/")[0] in IN_SANDBOXES for name in families)
+
+
+def runs_programs(tasks: Iterable[Task]) -> bool:
+    """Whether any offers a tool ``python``, as questions of search_tasks may."""
+    return any(tool["function"]["name"] == "python" for task in tasks for tool in task.tools)

@@ -8,8 +8,14 @@ import zipfile
 
 import pytest
 
+from environments import command
 from environments.catalog import environments
+from environments.sandbox import choose
+from environments.search.corpus import save
 from environments.trajectory import Trajectory
+from pipeline.errors import UserError
+from tests.environments.search.conftest import World
+from tests.sandboxes import backend_or_skip
 from tests.waiting import PATIENCE
 
 CATALOG = environments()
@@ -54,6 +60,32 @@ def test_help_tools_bad_calls_and_leaving():
     assert status == 0 and "plays the oracle's solution" in out and "calc(e)" in out
     assert "there is no tool 'fly' (known: calc)" in out and out.endswith("left without a verdict\n")
     assert env("try", "tools/calc")[1].endswith("left without a verdict\n")
+
+
+@pytest.fixture
+def finished_search(tmp_path, monkeypatch):
+    """A root where stage search_tasks is finished."""
+    save(World(7).corpus(), tmp_path / "artifacts/tiny/search_tasks/corpus")
+    monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def test_a_question_comes_with_a_python_tool_in_a_sandbox(finished_search):
+    backend_or_skip(finished_search / "runs/sandbox", None)
+    out = env("try", "search/links2", lines=["/call python print(6 * 7)", "/quit"])[1]
+    assert "  python(code)" in out and "[tool] 42" in out
+
+
+def test_a_question_needs_no_sandbox(finished_search, monkeypatch, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{finished_search}/none.sock")
+    monkeypatch.setattr(choose, "NEEDED", {"no-such-program": "nothing"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/oracle\n"))
+    assert command.main(["try", "search/links2"]) == 0
+    out, errors = capsys.readouterr()
+    assert out.endswith("reward 1: right\n") and "  python(code)" not in out
+    assert "without the tool python: no sandbox can be started" in errors
+    with pytest.raises(UserError, match="no sandbox can be started"):
+        command.main(["try", "python_tool"])
 
 
 def test_code_over_several_lines():

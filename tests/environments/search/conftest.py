@@ -7,6 +7,7 @@ import pytest
 
 from environments.search.corpus import Corpus, Document, Entity, Fact, Relation, save
 from environments.search.environment import Search
+from tests.chat_server import chat_server  # noqa: F401 - a fixture
 
 RELATIONS = [
     Relation("borders", "{subject} has a border with {object}", "link", False),

@@ -1,81 +1,104 @@
-"""A chat-completions server as a policy: what is sent, what comes back, and its faults in one sentence."""
+"""A model behind a real HTTP server as a policy: what is asked and answered, its faults in one sentence."""
 
 import asyncio
 import json
 
-import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Route
 
-from environments.search.chat_policy import chat_policy
-from environments.search.filters import is_easy, is_known
+from environments.search import chat_policy as module
+from environments.search.chat_policy import TRIES, chat_policy, connect
+from environments.search.episode import is_right
+from environments.search.filters import FEW_STEPS, attempt, is_known
 from pipeline.errors import UserError
+from pipeline.recipe.search import FilterModel
+from tests.chat_server import said
+from tests.waiting import free_port
+
+ASK = [{"role": "user", "content": "x"}]
 
 
-def served(reply, use):
-    """The result of ``use`` with a client of an application that answers with ``reply(request body)``."""
-    seen = []
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0.01)
 
-    async def complete(request):
-        seen.append(await request.json())
-        return reply(seen[-1])
+
+def use(address, work, **settings):
+    """The result of ``work`` with a policy of the model at the address."""
 
     async def run():
-        app = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://model.test/v1/") as client:
-            return await use(client)
+        model = FilterModel(base_url=address, model="m", **settings)
+        async with connect(model) as client:
+            return await work(chat_policy(client, model))
 
-    return asyncio.run(run()), seen
-
-
-def message(**values):
-    return JSONResponse({"choices": [{"message": {"role": "assistant", **values}}]})
+    return asyncio.run(run())
 
 
-def test_an_agent_over_http_searches_and_answers(search):
+def test_an_agent_over_http_searches_and_answers(search, chat_server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
     task = search.make_task("links2", 0)
     call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "lion"}'}}
 
     def reply(body):
         if body["messages"][-1]["role"] == "tool":
-            return message(content=f"It is\n{task.truth['answer']}", tool_calls=None)
-        return message(content=None, tool_calls=[call])
+            return said(content=f"It is\n{task.truth['answer']}", tool_calls=None)
+        return said(content=None, tool_calls=[call])
 
-    easy, seen = served(
-        reply, lambda client: is_easy(search, task, chat_policy(client, "m", temperature=0.5))
+    chat_server.reply = reply
+    message = use(
+        chat_server.address, lambda policy: attempt(search, task, policy, FEW_STEPS), temperature=0.5
     )
-    assert easy
-    first, second = seen
-    assert first["model"] == "m" and first["temperature"] == 0.5
+    assert is_right(message, task)
+    (headers, first), (_, second) = chat_server.asked
+    assert headers["Authorization"] == "Bearer a-key"
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.5, 4096)
     assert first["messages"] == list(task.messages) and first["tools"] == json.loads(json.dumps(task.tools))
     assert second["messages"][1]["tool_calls"] == [call]
     assert second["messages"][2]["role"] == "tool" and second["messages"][2]["tool_call_id"] == "c1"
 
 
-def test_a_closed_book_policy_gets_no_tools(search):
+def test_a_closed_book_policy_gets_no_tools(search, chat_server):
     task = search.make_task("links2", 0)
-    known, seen = served(
-        lambda body: message(content="x"), lambda client: is_known(task, chat_policy(client, "m"))
-    )
-    assert not known and len(seen) == 8 and all("tools" not in body for body in seen)
+    chat_server.reply = lambda body: said(content="x")
+    assert not use(chat_server.address, lambda policy: is_known(task, policy))
+    assert len(chat_server.asked) == 8 and all("tools" not in body for _, body in chat_server.asked)
+
+
+def test_a_busy_server_is_asked_again(chat_server):
+    replies = [(503, "later"), (429, "later"), said(content="yes")]
+    chat_server.reply = lambda body: replies.pop(0)
+    answer = use(chat_server.address, lambda policy: policy(ASK, ()))
+    assert answer == {"role": "assistant", "content": "yes"} and len(chat_server.asked) == 3
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "fault", "requests"),
     [
-        lambda body: PlainTextResponse("busy", status_code=503),
-        lambda body: PlainTextResponse("not json"),
-        lambda body: JSONResponse({"choices": []}),
-        lambda body: JSONResponse([]),
-        lambda body: JSONResponse({"choices": [{"message": "hi"}]}),
+        ((503, "busy"), f"does not answer \\(status 503, {TRIES} tries\\): start it, or leave", TRIES),
+        ((401, "no key"), "refuses the request \\(status 401\\): 'no key'", 1),
+        ((400, "no such model"), "refuses the request \\(status 400\\)", 1),
+        ((200, "not json"), "answers, but not as the OpenAI interface does: 'not json'", 1),
+        ((200, '{"choices": []}'), "answers, but not as the OpenAI interface does", 1),
+        ((200, "[]"), "answers, but not as the OpenAI interface does", 1),
+        ((200, '{"choices": [{"message": "hi"}]}'), "answers, but not as the OpenAI interface does", 1),
     ],
 )
-def test_a_server_without_an_answer_is_named(reply):
-    async def use(client):
-        with pytest.raises(UserError, match=r"model m at http://model\.test/v1/ gave no"):
-            await chat_policy(client, "m")([{"role": "user", "content": "x"}], ())
+def test_a_server_without_an_answer_is_named(chat_server, reply, fault, requests):
+    chat_server.reply = lambda body: reply
+    with pytest.raises(UserError, match=f"model m at {chat_server.address} {fault}") as error:
+        use(chat_server.address, lambda policy: policy(ASK, ()))
+    assert "\n" not in str(error.value) and len(chat_server.asked) == requests
 
-    served(reply, use)
+
+def test_a_server_that_is_not_there_is_named():
+    with pytest.raises(UserError, match="does not answer"):
+        use(f"http://127.0.0.1:{free_port()}/v1", lambda policy: policy(ASK, ()))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"error": {"code": "context_length_exceeded"}}', "the maximum context length is 4096 tokens"]
+)
+def test_a_dialogue_that_is_too_long_ends_without_a_word(search, chat_server, text):
+    chat_server.reply = lambda body: (400, text)
+    message = use(chat_server.address, lambda policy: policy(ASK, ()))
+    assert message["role"] == "assistant" and not message["content"] and not message.get("tool_calls")
+    assert not use(chat_server.address, lambda policy: is_known(search.make_task("links2", 0), policy, 1))

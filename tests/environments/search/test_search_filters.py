@@ -6,18 +6,23 @@ import random
 import pytest
 
 from environments.episode import answer, call_message
+from environments.sandbox.interface import SandboxError
 from environments.search.baselines import evidence_recall, frequency_guesser, one_search_agent
 from environments.search.environment import Search
+from environments.search.episode import is_right
 from environments.search.filters import (
     CLOSED_BOOK_TRIES,
+    FEW_STEPS,
     Filter,
+    agreed,
+    attempt,
     fault_of,
-    is_easy,
     is_known,
     path_checker,
     verifying_agent,
 )
 from environments.search.questions import Question, Statement
+from pipeline.errors import UserError
 
 
 class Saying:
@@ -45,16 +50,30 @@ def test_closed_book_drops_what_is_right_in_any_of_eight_tries(search):
     assert "There are no tools now" in last.seen[0][0][-1]["content"]
 
 
+def is_easy(search, task, policy):
+    message = asyncio.run(attempt(search, task, policy, FEW_STEPS))
+    return message is not None and is_right(message, task)
+
+
 def test_a_basic_agent_drops_what_it_answers_in_a_few_steps(search):
     task = search.make_task("links2", 0)
     look = call_message(None, "search", query="lion")
-    assert asyncio.run(is_easy(search, task, Saying(look, look, look, task.truth["answer"]), turns=4))
-    assert not asyncio.run(
-        is_easy(search, task, Saying(look, look, look, look, task.truth["answer"]), turns=4)
-    )
-    assert not asyncio.run(is_easy(search, task, Saying(look, "wrong"), turns=4))
+    assert FEW_STEPS == 4
+    assert is_easy(search, task, Saying(look, look, look, task.truth["answer"]))
+    assert not is_easy(search, task, Saying(look, look, look, look, task.truth["answer"]))
+    assert not is_easy(search, task, Saying(look, "wrong"))
     broken = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "google"}}]}
-    assert not asyncio.run(is_easy(search, task, Saying(broken), turns=4))
+    assert not is_easy(search, task, Saying(broken))
+
+
+def test_a_broken_sandbox_says_nothing_of_a_question(folder):
+    async def start():
+        raise SandboxError("no memory for it")
+
+    search = Search(folder, start_sandbox=start)
+    task = search.make_task("links2", 0)
+    with pytest.raises(UserError, match=f"question {task.id} could not be filtered: .*no memory for it"):
+        is_easy(search, task, Saying(call_message(None, "python", code="1")))
 
 
 def with_question(search, task, question):
@@ -139,6 +158,26 @@ def test_the_filter_counts_what_it_drops(search):
         kept = Filter(search, closed_book, agent, path_checker(search))
         assert asyncio.run(kept.keeps(given)) == (not dropped)
         assert dict(kept.dropped) == dropped
+        named = Filter(search, closed_book, agent, path_checker(search), by="glm")
+        asyncio.run(named.keeps(given))
+        assert dict(named.dropped) == {f"{reason} by glm": count for reason, count in dropped.items()}
+
+
+@pytest.mark.parametrize(
+    ("said", "all_say"),
+    [
+        ((True, True), True), ((False, False), False), ((True, False), None), ((False, None), None),
+        ((None, True), None), ((None, None), None),
+    ],
+)  # fmt: skip
+def test_verifiers_have_to_agree(said, all_say):
+    def saying(word):
+        async def verify(task, answer):
+            return word
+
+        return verify
+
+    assert asyncio.run(agreed(*map(saying, said))(None, "x")) is all_say
 
 
 def test_a_guesser_of_frequent_names_rarely_hits_and_what_it_hits_is_known(search):
@@ -170,7 +209,7 @@ def test_one_search_solves_few_questions(search, family):
     agent = one_search_agent(search)
     heldout = family in search.evaluation_only
     tasks = [search.make_task(family, seed, heldout) for seed in range(30)]
-    solved = [asyncio.run(is_easy(search, task, agent)) for task in tasks]
+    solved = [is_easy(search, task, agent) for task in tasks]
     assert sum(solved) <= 6
 
 
@@ -186,7 +225,7 @@ def test_one_search_agent_solves_a_question_of_one_step(search):
         {"role": "user", "content": f"The capital of {name} is city B. Which city B is meant?"}
     ]
     record["truth"] = {**task.truth, "answers": search.names.accepted[city]}
-    assert asyncio.run(is_easy(search, type(task).from_record(record), agent))
+    assert is_easy(search, type(task).from_record(record), agent)
 
 
 def test_bm25_finds_the_evidence_step_by_step_and_not_at_once(search):

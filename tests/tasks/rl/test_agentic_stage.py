@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from environments.catalog import environments
+from environments.search.environment import Search
 from model.chat.tokenizer import Tokenizer
 from model.hub import load_folder
 from model.inference.engine import Engine
@@ -26,6 +27,7 @@ from tasks.rl.gateway.gateway import Gateway
 from tasks.rl.rollout import Assignment, Limits, roll_out
 from tasks.rl.router import Router
 from tests.environments.harbor.conftest import write_task  # noqa: F401 - a fixture
+from tests.environments.search.conftest import world  # noqa: F401 - a fixture
 from tests.sandboxes import backend_or_skip
 from tests.tasks.rl.conftest import ROOT, one_that_says
 
@@ -141,6 +143,22 @@ def test_sandboxes_are_opened_for_what_runs_in_them(context):
     made = agentic_rl.catalog_of(context({**SECTION, "harbor": 0.5, "search": 0.5, "backend": "docker"}))
     assert made.sandbox and made.backend == "docker"
     assert (made.agent_tasks.name, made.corpus.name) == ("tasks", "corpus")
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_questions_with_a_python_tool_run_in_sandboxes(context, world, python):  # noqa: F811
+    async def start():
+        raise AssertionError("no program is run here")
+
+    search = Search(world().corpus(), start_sandbox=start if python else None)
+    stage = context({**SECTION, "families": {"graph/reach": 1.0}, "search": 1.0, "sandboxes": 3})
+    tasks = [search.make_task("links2", seed) for seed in range(3)]
+    lines = "".join(json.dumps(task.to_record(), ensure_ascii=False) + "\n" for task in tasks)
+    (stage.inputs["search_tasks"] / "tasks.jsonl").write_text(lines)
+    assert agentic_rl.catalog_of(stage).sandbox == python
+    services = {service.name: service for service in agentic_rl._services(stage)}
+    bound = services["search"].at_once == 3
+    assert bound == python and services["graph/reach"].at_once != 3
 
 
 def test_an_agent_at_a_terminal_task(write_task, tmp_path, monkeypatch):  # noqa: F811
