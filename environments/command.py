@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("--json", action="store_true", help="the whole report, a line a task")
     checking.set_defaults(run=_validate)
 
-    box = commands.add_parser("sandbox", help="which sandbox works on this machine")
+    box = commands.add_parser("sandbox", help="which sandbox works on this machine, and how it keeps limits")
     box.set_defaults(run=_sandbox)
     return parser
 
@@ -175,7 +175,8 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _sandbox(_: argparse.Namespace) -> int:
-    print(open_backend().name)
+    backend = open_backend()
+    print(f"{backend.name} ({backend.enforced})")
     return 0
 
 

@@ -45,7 +45,6 @@ class Bubblewrap(Backend):
 
     @property
     def enforced(self) -> str:
-        """How limits are kept here, in a sentence."""
         if self._groups is not None:
             version = self._groups.version
             return f"memory, processes and CPU by control groups (version {version}), disk by a tmpfs"

@@ -55,6 +55,7 @@ class DockerBackend(Backend):
     """Made by ``docker_backend``, which checks the engine. Containers of dead processes are removed first."""
 
     name = "docker"
+    enforced = "memory, processes and CPU by the engine, disk by its quotas or, without those, a watch"
 
     def __init__(self, client: docker.DockerClient) -> None:
         self.engine = Engine(client.api)

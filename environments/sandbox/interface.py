@@ -105,6 +105,7 @@ class Backend(ABC):
     """One way to make sandboxes."""
 
     name: str
+    enforced: str  # how limits are kept here, in a phrase
     isolates = True  # False: commands reach the host; nothing that an agent wrote may run there
 
     @abstractmethod

@@ -25,6 +25,7 @@ from environments.sandbox.tree import Tree
 
 class PlainProcess(Backend):
     name = "process"
+    enforced = "no limit is kept"
     isolates = False
 
     async def build(self, folder: Path) -> Image:

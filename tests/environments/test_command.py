@@ -10,7 +10,7 @@ import pytest
 
 from environments import command
 from environments.catalog import environments
-from environments.sandbox import choose
+from environments.sandbox import cgroups, choose
 from environments.search.corpus import save
 from environments.trajectory import Trajectory
 from pipeline.errors import UserError
@@ -60,6 +60,18 @@ def test_help_tools_bad_calls_and_leaving():
     assert status == 0 and "plays the oracle's solution" in out and "calc(e)" in out
     assert "there is no tool 'fly' (known: calc)" in out and out.endswith("left without a verdict\n")
     assert env("try", "tools/calc")[1].endswith("left without a verdict\n")
+
+
+def test_the_sandbox_says_how_it_keeps_limits(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GLM5_ROOT", str(tmp_path))
+    backend_or_skip(tmp_path / "runs/sandbox")
+    groups = cgroups.find()
+    found = "memory, processes and CPU by control groups" if groups else "memory of each process and their"
+    assert command.main(["sandbox"]) == 0
+    assert capsys.readouterr().out.startswith(f"bubblewrap ({found}")
+    monkeypatch.setattr(cgroups, "find", lambda: None)
+    command.main(["sandbox"])
+    assert "by rlimits, disk by a tmpfs, CPU not at all)" in capsys.readouterr().out
 
 
 @pytest.fixture

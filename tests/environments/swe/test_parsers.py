@@ -1,11 +1,13 @@
 """Log parsers against what real runners wrote (``fixtures/``), and against logs that were tampered with."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from environments.swe.grading import LogRejected
 from environments.swe.parsers import PARSERS, parse
+from environments.swe.parsers.__main__ import main
 from environments.swe.parsers.colour import without_colour
 from pipeline.errors import UserError
 
@@ -190,3 +192,14 @@ def test_an_unknown_runner_is_one_sentence():
 
 def test_colours_go_and_text_stays():
     assert without_colour("\x1b[0;32m[ OK ]\x1b[m \x1b[?25la[0]\x1b(B") == "[ OK ] a[0]"
+
+
+def test_the_command_prints_statuses_and_refuses_in_one_sentence(tmp_path, capsys):
+    main(["cargo", str(FIXTURES / "cargo/honest.log")])
+    assert json.loads(capsys.readouterr().out) == WANTED["cargo/honest.log"]
+    whole = (FIXTURES / "cargo/honest.log").read_text()
+    (tmp_path / "cut.log").write_text(whole[: len(whole) // 2])
+    for name in ("cut.log", "nothing.log"):
+        with pytest.raises(UserError, match=f"{name} says nothing of the tests: ") as error:
+            main(["cargo", str(tmp_path / name)])
+        assert "\n" not in str(error.value)
