@@ -29,8 +29,8 @@ def connect(settings: FilterModel) -> httpx.AsyncClient:
 
 
 def chat_policy(client: httpx.AsyncClient, settings: FilterModel) -> Policy:
-    """For one event loop. Says nothing where the dialogue is too long for the model; raises ``UserError``
-    where the server gives no answer.
+    """For one event loop. Says nothing where a dialogue has become too long for the model; raises
+    ``UserError`` where the server gives no answer.
     """
     slots = asyncio.Semaphore(settings.at_once)
 
@@ -41,7 +41,8 @@ def chat_policy(client: httpx.AsyncClient, settings: FilterModel) -> Policy:
         }  # fmt: skip
         async with slots:
             response = await _patiently(lambda: client.post("chat/completions", json=body), settings)
-        if response.status_code == 400 and any(mark in response.text for mark in FULL):
+        begun = any(message["role"] == "assistant" for message in messages)
+        if begun and response.status_code == 400 and any(mark in response.text for mark in FULL):
             return answer(None, "")
         if response.status_code != 200:
             raise UserError(

@@ -97,8 +97,12 @@ def test_a_server_that_is_not_there_is_named():
 @pytest.mark.parametrize(
     "text", ['{"error": {"code": "context_length_exceeded"}}', "the maximum context length is 4096 tokens"]
 )
-def test_a_dialogue_that_is_too_long_ends_without_a_word(search, chat_server, text):
-    chat_server.reply = lambda body: (400, text)
-    message = use(chat_server.address, lambda policy: policy(ASK, ()))
-    assert message["role"] == "assistant" and not message["content"] and not message.get("tool_calls")
-    assert not use(chat_server.address, lambda policy: is_known(search.make_task("links2", 0), policy, 1))
+def test_a_dialogue_that_becomes_too_long_ends_without_a_word(search, chat_server, text):
+    call = {"id": "c1", "function": {"name": "search", "arguments": '{"query": "lion"}'}}
+    replies = [said(tool_calls=[call]), (400, text), (400, text)]
+    chat_server.reply = lambda body: replies.pop(0)
+    task = search.make_task("links2", 0)
+    message = use(chat_server.address, lambda policy: attempt(search, task, policy, FEW_STEPS))
+    assert message == {"role": "assistant", "content": ""} and not is_right(message, task)
+    with pytest.raises(UserError, match="refuses the request"):  # no question fits this model
+        use(chat_server.address, lambda policy: policy(ASK, ()))
