@@ -78,15 +78,20 @@ def _start_others(context: Context, over: threading.Event) -> None:
         return
     threads = max(1, torch.get_num_threads() // processes)
     torch.set_num_threads(threads)
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
+    meeting = socket.create_server((HOST, 0))
+    port = meeting.getsockname()[1]
+    # The store of this process's group is the same one, which would listen on every interface by itself.
+    store = dist.TCPStore(  # noqa: F841  it lives until the group has it
+        HOST, port, is_master=True, multi_tenant=True, master_listen_fd=meeting.detach()
+    )
     shared = {
         "MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": str(processes),
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(threads),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # torchrun's, where it started this one process
     }  # fmt: skip
     os.environ |= shared | {"RANK": "0", "LOCAL_RANK": "0"}
     others = [_start(rank) for rank in range(1, processes)]
-    threading.Thread(target=_watch, args=(others, over), daemon=True).start()
+    threading.Thread(target=_watch, args=(context.stage, others, over), daemon=True).start()
     ranks.connect()
 
 
@@ -124,8 +129,8 @@ def _follow(run: Run) -> None:
         try:
             with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
                 run(context)
-        except UserError:
-            time.sleep(SECONDS_FOR_THE_OTHER)  # rank 0 met the same, and this process ends with it
+        except Exception:
+            time.sleep(SECONDS_FOR_THE_OTHER)  # if rank 0 met the same, this process ends with it
             raise
         except SystemExit:
             pass  # stopped by a signal: rank 0 says so
@@ -168,8 +173,8 @@ def _end_together(main: Callable[[], None]) -> None:
         status = 1
     except BaseException as error:
         if isinstance(error, RuntimeError) and any(words in str(error) for words in PARTED):
+            time.sleep(SECONDS_FOR_THE_OTHER)  # the watch, if there is one, ends this process before
             print("another process of this run has ended", file=sys.stderr, flush=True)
-            time.sleep(SECONDS_FOR_THE_OTHER)  # the watch ends this one as the other was ended
         else:
             traceback.print_exc()
         status = 1
@@ -182,12 +187,17 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-def _watch(others: list[subprocess.Popen], over: threading.Event) -> None:
+def _watch(stage: str, others: list[subprocess.Popen], over: threading.Event) -> None:
     """End this process where another one ended by a fault: it may wait for that for ever."""
     while not (failed := [other for other in others if other.poll()]):
         if over.wait(SECONDS_BETWEEN_LOOKS):
             return
-    # By a signal, it ends by one, which who started this goes by: a killed stage is worth another try.
-    if failed[0].returncode < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    _leave(1)
+    status = failed[0].returncode
+    if status > 0:  # it has said why
+        _leave(1)
+    print(
+        f"{stage}: another process of this run was ended by signal {-status}; start it again to go on",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    # By a signal, too, which who started this goes by: a killed stage is worth another try.
+    os.kill(os.getpid(), signal.SIGKILL)

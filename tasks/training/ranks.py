@@ -13,13 +13,15 @@ import torch.distributed as dist
 
 from pipeline.errors import UserError
 
+SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
 Piece = TypeVar("Piece")
 Value = TypeVar("Value")
 
 
 def several() -> bool:
     """Whether this process was started as one of several, as ``torchrun`` does it."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "1")
 
 
 def rank() -> int:
@@ -46,8 +48,13 @@ def pick_device() -> torch.device:
 
 def connect() -> None:
     """Meet the other processes; each takes a card of its own. Objects travel over gloo, a card's tensors over
-    NCCL. Raises ``UserError`` where the host has too few cards.
+    NCCL. Raises ``UserError`` where the host has too few cards, or the surroundings name no others.
     """
+    if absent := [name for name in SET_BY_TORCHRUN if not os.environ.get(name)]:
+        raise UserError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r} and {', '.join(absent)} not set: start the "
+            "processes with torchrun, or unset WORLD_SIZE"
+        )
     if not torch.cuda.is_available():
         dist.init_process_group("gloo")
         return
