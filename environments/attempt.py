@@ -8,9 +8,11 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from environments.episode import answer
+from environments.harbor.episode import HarborEpisode
 from environments.interface import MODES, Environment, Episode, Message, Task, Verdict, play
 
 HELP = """\
@@ -18,6 +20,7 @@ a line               your answer; a \\ at its end continues it
 $ COMMAND            runs a command, where there is a shell
 /call NAME JSON      calls a tool; with one argument its value alone will do
 /tools               the tools of this task
+/patch FILE          applies a diff of this machine, where the task has a git repository
 /oracle [MODE]       plays the oracle's solution (interleaved, preserved or off) and ends
 /done                judge what was done so far
 /quit                or Ctrl-D: leave without a verdict"""
@@ -76,6 +79,9 @@ async def _dialogue(
         if command == "/tools":
             print(_tools(task))
             continue
+        if command == "/patch":
+            print(await _patched(episode, Path(rest.strip())))
+            continue
         message = _message(line, task)
         if message is None:
             continue
@@ -85,6 +91,17 @@ async def _dialogue(
             show(reply)
         if step.done:
             return Attempt("person", messages, await episode.verify())
+
+
+async def _patched(episode: Episode, path: Path) -> str:
+    """How it went, in a sentence."""
+    if not isinstance(episode, HarborEpisode):
+        return "this task has no repository to patch"
+    try:
+        applied = await episode.apply(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
+    return f"applied by {applied.way}" if applied.way else harmless(f"not applied: {applied.reason}")
 
 
 def _whole_line(read: Callable[[str], str]) -> str:

@@ -16,6 +16,7 @@ from environments.harbor.task import HarborTask, load_task
 from environments.harbor.verifier import make_folders, verify, work_directory
 from environments.interface import Episode, Message, Step, Task, Verdict
 from environments.sandbox.interface import Backend, Image, ImageError, Sandbox, SandboxError
+from environments.swe.patches import Applied, apply_patch
 from pipeline.errors import UserError
 
 TOOLS = (tool_schema("bash", "command"), tool_schema("submit"))
@@ -71,6 +72,16 @@ class HarborEpisode(Episode):
         if not self.end and self._steps >= self._max_steps:
             self.end = f"{self._steps} steps"
         return Step(replies, bool(self.end))
+
+    async def apply(self, patch: str) -> Applied:
+        """Put a unified diff that was made elsewhere into the task's git repository, as if the agent had."""
+        if self._verdict is not None:
+            return Applied(None, self._verdict.reason)
+        try:
+            return await apply_patch(self._sandbox, patch, work_directory(self._task, self._image))
+        except SandboxError as error:
+            self._fail(error)
+            return Applied(None, self._verdict.reason)
 
     async def verify(self) -> Verdict:
         if self._verdict is None:

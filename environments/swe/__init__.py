@@ -1,1 +1,1 @@
-"""Grading fixes of real projects: log parsers, verdicts, and projects without a history."""
+"""Grading fixes of real projects: log parsers, verdicts, patches, and projects without a history."""
