@@ -80,7 +80,7 @@ async def _dialogue(
             print(_tools(task))
             continue
         if command == "/patch":
-            print(await _patched(episode, Path(rest.strip())))
+            messages += await _patched(episode, Path(rest.strip()))
             continue
         message = _message(line, task)
         if message is None:
@@ -93,15 +93,20 @@ async def _dialogue(
             return Attempt("person", messages, await episode.verify())
 
 
-async def _patched(episode: Episode, path: Path) -> str:
-    """How it went, in a sentence."""
+async def _patched(episode: Episode, path: Path) -> list[Message]:
+    """Apply it and tell how it went; what was said: the patch, as an answer, and the outcome."""
     if not isinstance(episode, HarborEpisode):
-        return "this task has no repository to patch"
+        print("this task has no repository to patch")
+        return []
     try:
-        applied = await episode.apply(path.read_text())
+        patch = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        return f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
-    return f"applied by {applied.way}" if applied.way else harmless(f"not applied: {applied.reason}")
+        print(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}")
+        return []
+    applied = await episode.apply(patch)
+    outcome = f"applied by {applied.way}" if applied.way else f"not applied: {applied.reason}"
+    print(harmless(outcome))
+    return [answer(None, patch), {"role": "user", "content": outcome}]
 
 
 def _whole_line(read: Callable[[str], str]) -> str:

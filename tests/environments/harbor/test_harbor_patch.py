@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import sys
 
 import pytest
@@ -47,17 +48,21 @@ def judge(best_backend, write_task, tmp_path, monkeypatch, capsys):
     harbor = HarborTasks(dockerfile.parents[2], best_backend)
     monkeypatch.setattr(command, "_catalog", lambda options, backend=None: {"harbor": harbor})
 
-    def judge(patch: str) -> list[str]:
+    def judge(patch: str, *options: str) -> list[str]:
         (tmp_path / "model.patch").write_text(patch)
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"/patch {tmp_path}/model.patch\n/done\n"))
-        assert command.main(["try", "harbor"]) == 0
+        assert command.main(["try", "harbor", *options]) == 0
         return capsys.readouterr().out.splitlines()[-2:]
 
     return judge
 
 
-def test_a_fix_is_applied_and_rewarded(judge):
-    assert judge(ADDED) == ["applied by git apply", "reward 1: the tests pass"]
+def test_a_fix_is_applied_rewarded_and_recorded(judge, tmp_path):
+    record = tmp_path / "episode.json"
+    assert judge(ADDED, "--record", str(record)) == ["applied by git apply", "reward 1: the tests pass"]
+    _, patch, outcome = json.loads(record.read_text())["steps"]
+    assert (patch["source"], patch["message"]) == ("agent", ADDED)
+    assert (outcome["source"], outcome["message"]) == ("user", "applied by git apply")
 
 
 def test_a_patch_without_a_place_is_told_and_changes_nothing(judge):
