@@ -29,13 +29,19 @@ from model.config import PAGE_TOKENS
 from model.inference.decode import DecodeMode, Decoder, decode_mode
 from model.inference.outcome import Outcome
 from model.inference.request import Completion, Event, QueueFull, SamplingParams
+from model.inference.sampler import on_device
 from model.inference.scheduler import Reading, Scheduler
 from model.inference.sequence import Sequence
 from model.inference.speculative import Drafter
 from model.inference.weights import copy_state, read_state
 from model.transformer import Transformer
 
-COUNTS = ("passes", "prompt_tokens", "sampled_tokens", "draft_passes", "drafts", "drafts_kept")
+# One pass of so many reads prompts where the others are quicker (256 requests on an H200: 5 ms against 29):
+# most passes are quick ones then, and a prompt waits for three of them at most.
+PROMPTS_EVERY = 4
+COUNTS = (
+    "passes", "decode_passes", "prompt_tokens", "sampled_tokens", "draft_passes", "drafts", "drafts_kept",
+)  # fmt: skip
 
 
 class Engine:
@@ -82,12 +88,13 @@ class Engine:
         self._cache = model.new_cache(
             pages + 1, page_size, mtp=draft_steps > 0, indexer=mode == "sparse", routes=record_experts
         )
+        self._drafter = Drafter(model, self._cache, draft_steps, self._options) if draft_steps else None
+        self._decoder = self._make_decoder(decode, max_running)
         self._scheduler = Scheduler(
             pages=pages + 1, page_size=page_size, max_running=max_running, max_waiting=max_waiting,
             prefill_chunk=prefill_chunk, draft_steps=draft_steps, version=version,
+            prompts_every=PROMPTS_EVERY if self._decoder is not None else 1,
         )  # fmt: skip
-        self._drafter = Drafter(model, self._cache, draft_steps, self._options) if draft_steps else None
-        self._decoder = self._make_decoder(decode, max_running)
         self._numbers = count()
         self._sequences: dict[int, Sequence] = {}
         self._counts = dict.fromkeys(COUNTS, 0)
@@ -156,13 +163,17 @@ class Engine:
         for name, value in outcome.counts.items():
             self._counts[name] += value
         self._counts["passes"] += 1
+        ended = []
         for reading in readings:
             sequence = reading.sequence
             known = sequence.read if self._drafter is None else min(sequence.read, sequence.drafted)
             if sequence.completion.finish != "error":
                 self._scheduler.share(sequence, known)
             if sequence.completion.finish is not None:
-                self._forget(sequence)
+                ended.append(sequence)
+        self._keep_routes(ended)
+        for sequence in ended:
+            self._forget(sequence)
         return events + outcome.events
 
     def sweep(self) -> list[Event]:
@@ -185,8 +196,7 @@ class Engine:
         ``OSError`` for weights that do not fit or cannot be read, and then nothing has changed.
         """
         state = read_state(self.model, source, checksum)
-        for sequence in self._scheduler.running:
-            self._keep_routes(sequence)
+        self._keep_routes(self._scheduler.running)
         self._scheduler.restart(version)
         self.version = version
         copy_state(self.model, state)
@@ -260,20 +270,28 @@ class Engine:
         self._forget(sequence)
         return Event(sequence.id, completion=sequence.completion)
 
-    def _keep_routes(self, sequence: Sequence) -> None:
-        """Take the experts of a sequence's tokens out of the cache; those under earlier weights stay."""
-        if self._cache.routes is None:
+    def _keep_routes(self, sequences: Items[Sequence]) -> None:
+        """Take the experts of sequences' tokens out of the cache, in one copy; those under earlier weights
+        stay.
+        """
+        routes, size = self._cache.routes, self._cache.page_size
+        if routes is None:
             return
-        known = sum(map(len, sequence.routed))
-        slots = np.arange(known, sequence.read)
-        size = self._cache.page_size
-        if len(slots):
-            rows = np.array(sequence.pages)[slots // size] * size + slots % size
-            rows = torch.from_numpy(rows).to(self._cache.routes.device)
-            sequence.routed.append(self._cache.routes[:, rows].transpose(0, 1).cpu().numpy())
+        rows = []
+        for sequence in sequences:
+            slots = np.arange(sum(map(len, sequence.routed)), sequence.read)
+            rows.append(np.array(sequence.pages, dtype=np.int64)[slots // size] * size + slots % size)
+        if not any(map(len, rows)):
+            return
+        row_M = on_device(np.concatenate(rows), routes.device)
+        taken = routes[:, row_M].transpose(0, 1).cpu().numpy()
+        parts = np.split(taken, np.cumsum([len(own) for own in rows[:-1]]))
+        for sequence, part in zip(sequences, parts, strict=True):
+            if len(part):
+                sequence.routed.append(part)
 
     def _forget(self, sequence: Sequence) -> None:
-        self._keep_routes(sequence)
+        self._keep_routes([sequence])
         if sequence.routed:
             sequence.completion.experts = np.concatenate(sequence.routed)
         del self._sequences[sequence.id]

@@ -59,7 +59,7 @@ class Outcome:
     @classmethod
     def of_decoding(cls, decoder: Decoder, readings: list[Reading], version: int, tokenizer) -> Self:
         """The same for a pass that ``decoder`` takes."""
-        decoded, outcome = decoder.read(readings), cls()
+        decoded, outcome = decoder.read(readings), cls(counts=Counter(decode_passes=1))
         tokens = _draw_all(decoded, readings, version)
         for reading, token in zip(readings, tokens, strict=True):
             event = Event(reading.sequence.id)

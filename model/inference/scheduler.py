@@ -2,9 +2,11 @@
 ones.
 
 Every running request that is caught up reads its last token (and the drafts behind it); prompts are read in
-chunks from what the budget leaves, in the same pass. When pages are short, unused prefixes go first; then the
-request admitted last gives up its pages and waits at the front of the queue, to be read again later. Its
-draws do not depend on that, so its tokens do not either.
+chunks from what the budget leaves, in the same pass. Where passes without prompts are the quick ones
+(``decode.py``), prompts wait for one another, so that few passes read them all.
+
+When pages are short, unused prefixes go first; then the request admitted last gives up its pages and waits at
+the front of the queue, to be read again later. Its draws do not depend on that, so its tokens do not either.
 """
 
 from collections import deque
@@ -47,11 +49,15 @@ class Reading:
 class Scheduler:
     def __init__(
         self, *, pages: int, page_size: int, max_running: int, max_waiting: int, prefill_chunk: int,
-        draft_steps: int, version: int,
+        draft_steps: int, version: int, prompts_every: int = 1,
     ):  # fmt: skip
+        """``prompts_every``: of so many passes one reads prompts, while any request is caught up and the last
+        that did left none for want of budget.
+        """
         # Slots behind the known tokens: the token sampled next, and drafts of this pass and of the next.
         self.page_size, self._drafts, self._ahead = page_size, draft_steps > 0, 2 * draft_steps + 1
         self._max_running, self._max_waiting, self._budget = max_running, max_waiting, prefill_chunk
+        self._prompts_every, self._without_prompts, self._budget_spent = prompts_every, 0, False
         self.pages = Pages(pages)
         self.prefix = PrefixTree(self.pages, page_size, version)
         self.waiting: deque[Sequence] = deque()
@@ -72,7 +78,8 @@ class Scheduler:
 
     def plan(self) -> list[Reading]:
         """The next pass: readings with the longest last, all with their pages."""
-        readings, budget = [], self._budget
+        reads_prompts = self._reads_prompts()
+        readings, budget = [], self._budget if reads_prompts else 0
         for sequence in list(self.running):
             if not sequence.pages:
                 continue  # it gave them up for an older one, and waits again
@@ -89,6 +96,7 @@ class Scheduler:
             reading = self._reading(sequence, min(sequence.unread, budget))
             budget -= reading.count
             readings.append(reading)
+        self._budget_spent = reads_prompts and not budget
         return sorted(readings, key=lambda reading: reading.total)
 
     def share(self, sequence: Sequence, full: int) -> None:
@@ -113,6 +121,13 @@ class Scheduler:
             self.waiting.appendleft(sequence)
         self.running.clear()
         self.prefix.clear(version)
+
+    def _reads_prompts(self) -> bool:
+        caught_up = any(sequence.unread == 1 for sequence in self.running)
+        few = self._without_prompts + 1 < self._prompts_every
+        wait = caught_up and few and not self._budget_spent
+        self._without_prompts = self._without_prompts + 1 if wait else 0
+        return not wait
 
     def _reading(self, sequence: Sequence, count: int) -> Reading:
         """Plan a reading, and share the pages that it will fill: in every layer a pass stores all its latents

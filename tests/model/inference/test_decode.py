@@ -63,6 +63,38 @@ def test_passes_give_the_training_forwards_values(tiny_model, mode, attention, s
     assert engine.stats()["recorded_shapes"] == 0
 
 
+@pytest.mark.parametrize("mode", ["plain", "padded"])
+def test_prompts_wait_for_one_another_while_others_decode(tiny_model, mode):
+    """Every fourth pass reads prompts; it changes no token."""
+    engine, params = Engine(tiny_model(20), decode=mode), SamplingParams(12, 0.9, seed=3)
+    first = engine.add([5, 6, 7], params)
+    engine.step()  # nobody decodes yet
+    events = {first: 1}
+    later = []
+    for number in range(8):
+        later.append(engine.add([8, 9, 10 + number], params))
+        for event in engine.step():
+            events[event.request] = events.get(event.request, 0) + len(event.tokens)
+    assert events[first] == 9
+    read = [3, 3, 3, 3, 7, 7, 7, 7] if mode == "padded" else range(8)  # in which pass each prompt was
+    assert [events.get(request, 0) for request in later] == [8 - number for number in read]
+    assert engine.stats()["decode_passes"] == (6 if mode == "padded" else 0)
+    done = {}
+    while engine.has_work:
+        done |= {e.request: e.completion.ids for e in engine.step() if e.completion is not None}
+    alone = Engine(tiny_model(20), decode=mode).generate([[8, 9, 10 + n] for n in range(8)], [params] * 8)
+    assert [done[request] for request in later] == [completion.ids for completion in alone]
+
+
+def test_prompts_that_fill_the_budget_are_read_in_passes_one_after_another(tiny_model):
+    engine = Engine(tiny_model(20), decode="padded", prefill_chunk=10)
+    first = engine.add([5, 6, 7], SamplingParams(20, 0.9, seed=3))
+    engine.step()
+    second = engine.add(list(range(1, 36)), SamplingParams(3, 0.9, seed=4))
+    passes = [[event.request for event in engine.step()] for _ in range(9)]
+    assert passes == [[first]] * 6 + [[first, second]] * 3  # 3 without, then 10 + 10 + 10 + 5 tokens
+
+
 def test_pages_of_nobody_stay_empty_and_no_row_is_written_but_a_requests(tiny_model):
     """Rows that pad a pass write only what the first request writes."""
     model = tiny_model(21)
