@@ -1,5 +1,6 @@
 """What the stages of reinforcement learning set up alike: tasks in modes, difficulty, services."""
 
+import copy
 import json
 import random
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from environments.interface import Task
 from model.chat.tokenizer import Tokenizer
+from model.inference.weights import for_inference
 from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.files import write_whole
@@ -69,8 +71,10 @@ def graded(
     rates = _kept_rates(path, len(flat))
     if rates is None:
         section: RlSection = context.section
+        # On CUDA of a copy as the engines have it: in the trainer's floats every pass waits for the device.
+        policy = for_inference(copy.deepcopy(model)) if model.embed.weight.is_cuda else model
         rates = solve_rates(
-            model.eval(), tokenizer, open_catalog(catalog or CatalogConfig()), [pair for _, pair in flat],
+            policy.eval(), tokenizer, open_catalog(catalog or CatalogConfig()), [pair for _, pair in flat],
             samples=samples, max_new_tokens=section.rollouts.max_new_tokens, seed=context.seed,
             limits=limits_of(section),
             at_once=section.rollouts.at_once, decode=section.rollouts.decode,
