@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
 
-from pipeline.recipe.base import Section
+from pipeline.recipe.base import Address, Section
 from pipeline.recipe.minhash import has_two_bands
 
 Mode = Literal["interleaved", "preserved", "off"]  # of thinking (GLM-5 paper section 3.1)
@@ -116,7 +116,7 @@ class SftDataSection(Section):
 class Drafter(Section):
     """A model behind the OpenAI interface that drafts terminal tasks (its key: OPENAI_API_KEY)."""
 
-    base_url: str = Field(pattern=r"^https?://")  # up to /v1
+    base_url: Address
     model: str
     licence: str  # of what the model writes
     seconds: float = Field(300.0, gt=0)  # until an answer is there

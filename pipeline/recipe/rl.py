@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, model_validator
 
-from pipeline.recipe.base import Section
+from pipeline.recipe.base import Address, Section
 from pipeline.recipe.data import Mode, _quoted
 from pipeline.recipe.training import Optimizer, Schedule
 
@@ -136,7 +136,7 @@ class RewardModel(Section):
 class Judge(Section):
     """A model behind the OpenAI interface that judges answers (its key: OPENAI_API_KEY)."""
 
-    base_url: str = Field(pattern=r"^https?://")  # up to /v1
+    base_url: Address
     model: str
     seconds: float = Field(60.0, gt=0)  # until an answer is there
     attempts: int = Field(4, gt=0)

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.recipe.base import Section
+from pipeline.recipe.base import Address, Section
 
 
 class SearchSource(Section):
@@ -33,7 +33,7 @@ class FilterModel(Section):
     OPENAI_API_KEY). Up to 8 + 4 + 2 x 30 requests a question.
     """
 
-    base_url: str = Field(pattern=r"^https?://")  # up to /v1
+    base_url: Address
     model: str
     seconds: float = Field(120.0, gt=0)  # until an answer is there
     temperature: float = Field(1.0, ge=0)

@@ -54,6 +54,22 @@ def test_what_is_wrong_is_named(write, changes, sentence):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["http://127.0.0.1:99999/v1", "http://host:port/v1", "http://[::1/v1", "http://", "127.0.0.1:80", ""],
+)
+def test_an_address_that_no_client_could_use_is_named(write, address):
+    model = {"base_url": address, "model": "m"}
+    for changes, key in (
+        ({"search_tasks": {"filter_model": model}}, "search_tasks.filter_model"),
+        ({"agent_tasks": {"drafter": {**model, "licence": "CC0-1.0"}}}, "agent_tasks.drafter"),
+        ({"general_rl": {"judge": model}}, "general_rl.judge"),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_recipe(write(**changes))
+        assert key in str(caught.value) and f"base_url: {address!r} is no address" in str(caught.value)
+
+
 INFINITE = float("inf")
 ZERO_OR_MORE, ABOVE_0 = "Input should be greater than or equal to 0", "Input should be greater than 0"
 BELOW_1, FINITE = "Input should be less than 1", "Input should be a finite number"

@@ -94,6 +94,14 @@ def test_a_server_that_is_not_there_is_named():
         use(f"http://127.0.0.1:{free_port()}/v1", lambda policy: policy(ASK, ()))
 
 
+@pytest.mark.parametrize("key", ["a-k\u00e9y", "a-key\n"])
+def test_a_key_that_cannot_be_sent_is_named(chat_server, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(UserError, match="OPENAI_API_KEY holds what no HTTP header can") as error:
+        use(chat_server.address, lambda policy: policy(ASK, ()))
+    assert key.strip() not in str(error.value) and not chat_server.asked
+
+
 @pytest.mark.parametrize(
     "text", ['{"error": {"code": "context_length_exceeded"}}', "the maximum context length is 4096 tokens"]
 )
