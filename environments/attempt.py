@@ -99,9 +99,9 @@ async def _patched(episode: Episode, path: Path) -> list[Message]:
         print("this task has no repository to patch")
         return []
     try:
-        patch = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}")
+        patch = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no text, or no such name
+        print(harmless(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"))
         return []
     applied = await episode.apply(patch)
     outcome = f"applied by {applied.way}" if applied.way else f"not applied: {applied.reason}"

@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError(f"there is no {source}: name an artifact of a stage of reinforcement learning")
     try:
         options.folder.mkdir(parents=True)
-    except FileExistsError:
-        raise UserError(f"{options.folder} is there already: name a new folder") from None
+    except OSError as error:
+        raise UserError(f"{options.folder} cannot be made ({error.strerror}): name a new folder") from None
     written, broken = _write_all(source, options.folder)
     print(f"{written} trajectories are in {options.folder}")
     if broken:

@@ -19,7 +19,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         statuses = parse(options.runner, options.log.read_text(encoding="utf-8", errors="replace"))
-    except (LogRejected, OSError) as error:
+    except OSError as error:
+        raise UserError(f"{options.log} cannot be read: {error.strerror}") from None
+    except LogRejected as error:
         raise UserError(f"{options.log} says nothing of the tests: {error}") from None
     print(json.dumps(statuses, ensure_ascii=False, indent=1))
 

@@ -81,9 +81,11 @@ def test_a_patch_may_not_leave_the_project(judge):
 def test_a_file_that_cannot_be_read_is_a_sentence(judge, tmp_path, monkeypatch, capsys, content, said):
     if content is not None:
         (tmp_path / "bad.patch").write_bytes(content)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"/patch {tmp_path}/bad.patch\n/quit\n"))
+    lines = f"/patch {tmp_path}/bad.patch\n/patch {tmp_path}/\0\n/quit\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
     assert command.main(["try", "harbor"]) == 0
-    assert f"{tmp_path}/bad.patch cannot be read: {said}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/bad.patch cannot be read: {said}" in out and out.count("cannot be read") == 2
 
 
 def test_only_a_task_with_a_repository_takes_patches(monkeypatch, capsys):

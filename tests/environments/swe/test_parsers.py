@@ -199,7 +199,10 @@ def test_the_command_prints_statuses_and_refuses_in_one_sentence(tmp_path, capsy
     assert json.loads(capsys.readouterr().out) == WANTED["cargo/honest.log"]
     whole = (FIXTURES / "cargo/honest.log").read_text()
     (tmp_path / "cut.log").write_text(whole[: len(whole) // 2])
-    for name in ("cut.log", "nothing.log"):
-        with pytest.raises(UserError, match=f"{name} says nothing of the tests: ") as error:
+    for name, fault in (
+        ("cut.log", "says nothing of the tests: "),
+        ("none.log", "cannot be read: No such file"),
+    ):
+        with pytest.raises(UserError, match=f"{name} {fault}") as error:
             main(["cargo", str(tmp_path / name)])
         assert "\n" not in str(error.value)

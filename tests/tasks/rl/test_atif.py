@@ -90,6 +90,7 @@ def test_refusals(tmp_path):
     with pytest.raises(UserError, match="name an artifact of a stage of reinforcement learning"):
         atif.main([str(tmp_path), str(tmp_path / "new")])
     (tmp_path / "trajectories.jsonl").write_text(json.dumps(record()) + "\n")
-    with pytest.raises(UserError, match="is there already: name a new folder"):
-        atif.main([str(tmp_path), str(tmp_path)])
+    for folder, why in ((tmp_path, "File exists"), (tmp_path / "trajectories.jsonl/new", "Not a directory")):
+        with pytest.raises(UserError, match=f"cannot be made .{why}.: name a new folder"):
+            atif.main([str(tmp_path), str(folder)])
     assert not (tmp_path / "new").exists()
