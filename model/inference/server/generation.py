@@ -111,8 +111,8 @@ class Generation:
 
     async def ends(self) -> list[Completion]:
         """All sequences' answers, in their order, once the last of them is there."""
-        for stream in self._streams:
-            self._end(await stream.done())
+        for ended in asyncio.as_completed([stream.done() for stream in self._streams]):
+            self._end(await ended)
         metrics, times = self._server.metrics, [stream.first_token for stream in self._streams]
         if sampled := [when for when in times if when is not None]:
             metrics.first_token.observe(min(sampled) - self._started)
