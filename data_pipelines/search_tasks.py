@@ -12,6 +12,7 @@ it made of a question is kept in the stage's scratch, so a killed build does not
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def run(context: Context) -> dict[str, float]:
     search = Search(corpus, start_sandbox=python_sandboxes(open_backend()) if section.python else None)
     builder = Builder(context, search)
     tasks, heldout = asyncio.run(builder.build())
+    if section.filter_model and not tasks and section.tasks:
+        raise UserError(_none_withstood(section.filter_model.model, builder.funnel))
     (context.out / "funnel.json").write_text(json.dumps(builder.funnel, indent=2) + "\n")
     metrics = {
         "search/documents": len(corpus.documents),
@@ -71,6 +74,15 @@ def run(context: Context) -> dict[str, float]:
         recall = evidence_recall(search, tasks, RECALL_AT)
         metrics |= {f"search/recall_{kind}_at_{RECALL_AT}": value for kind, value in recall.items()}
     return metrics
+
+
+def _none_withstood(model: str, funnel: list[dict]) -> str:
+    dropped = sum((Counter(row["dropped"]) for row in funnel), Counter())
+    most = "".join(f", most often: {reason}" for reason, _ in dropped.most_common(1))
+    return (
+        f"no question is left after the filters of model {model}{most}: choose a model that can use "
+        "the tools, or leave search_tasks.filter_model out"
+    )
 
 
 class Builder:

@@ -98,6 +98,9 @@ async def _patched(episode: Episode, path: Path) -> list[Message]:
     if not isinstance(episode, HarborEpisode):
         print("this task has no repository to patch")
         return []
+    if path.exists() and not path.is_file():
+        print(harmless(f"{path} cannot be read: it is no regular file"))
+        return []
     try:
         patch = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: no text, or no such name
@@ -122,7 +125,7 @@ def _message(line: str, task: Task) -> Message | None:
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.tools}
     if line.startswith("$ ") and "bash" in schemas:
         return _call("bash", {"command": line[2:]})
-    if not line.startswith("/call "):
+    if line.split()[:1] != ["/call"]:
         if line.startswith("/"):
             print(f"there is no command {line.split()[0]} (/help tells what there is)")
         return None if line.startswith("/") or not line.strip() else answer(None, line)

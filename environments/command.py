@@ -11,13 +11,11 @@ glm5 env validate tasks.tar.gz
 
 import argparse
 import asyncio
-import contextlib
 import random
+import signal
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from environments.attempt import attempt, harmless
 from environments.catalog import environments, find_family, select
@@ -28,6 +26,7 @@ from environments.sandbox.interface import Backend
 from environments.trajectory import Trajectory
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
+from pipeline.files import write_whole
 
 RUN_CODE = ("programs", "python_tool")  # what a person writes runs in a sandbox
 # Environments over what a stage makes.
@@ -117,16 +116,26 @@ def _try(options: argparse.Namespace) -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     task = _task(environment, family, seed, options.heldout)
     print(f"{task.id} (seed {seed}, difficulty {task.difficulty}, {task.provenance}, {task.licence})")
-    with _record(options.record) as record:
-        tried = asyncio.run(attempt(environment, task, input if sys.stdin.isatty() else _piped))
-        print(_judged(tried.verdict))
-        if record:
-            verdict = tried.verdict or Verdict(None, LEFT)
-            trajectory = Trajectory.of_dialogue(
-                task, tried.messages, verdict, tried.agent, session=uuid.uuid4().hex
-            )
-            record.write(trajectory.to_json() + "\n")
+    if options.record:
+        _check_place(options.record)
+    # asyncio's own handler would wait for the line that is being read.
+    signal.signal(signal.SIGINT, _interrupt)
+    tried = asyncio.run(attempt(environment, task, input if sys.stdin.isatty() else _piped))
+    print(_judged(tried.verdict))
+    if options.record:
+        verdict = tried.verdict or Verdict(None, LEFT)
+        trajectory = Trajectory.of_dialogue(
+            task, tried.messages, verdict, tried.agent, session=uuid.uuid4().hex
+        )
+        try:
+            write_whole(options.record, trajectory.to_json() + "\n")
+        except OSError as error:
+            raise UserError(f"{options.record} cannot be written ({error.strerror})") from None
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _backend(name: str) -> Backend | None:
@@ -142,24 +151,13 @@ def _backend(name: str) -> Backend | None:
         return None
 
 
-@contextlib.contextmanager
-def _record(path: Path | None) -> Iterator[IO[str] | None]:
-    """The new file of ``--record``, opened before the episode begins: nobody shall solve a task and then hear
-    that it cannot be kept. It goes again where the episode fails.
-    """
-    if path is None:
-        yield None
-        return
+def _check_place(path: Path) -> None:
+    """Before the episode begins: nobody shall solve a task and then hear that it cannot be kept."""
     try:
-        file = path.open("x", encoding="utf-8")
+        path.open("x").close()
+        path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be made ({error.strerror}): give --record another file") from None
-    try:
-        with file:
-            yield file
-    except BaseException:
-        path.unlink()
-        raise
 
 
 def _judged(verdict: Verdict | None) -> str:

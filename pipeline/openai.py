@@ -14,3 +14,8 @@ def headers() -> dict[str, str]:
     if not (key.isascii() and key.isprintable()):
         raise UserError(f"{KEY} holds what no HTTP header can, such as the end of a line: set it again")
     return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def told(status: int) -> str:
+    """A refusal's HTTP status, in words."""
+    return f"status {status}" + (f", the key is taken from {KEY}" if status in (401, 403) else "")

@@ -16,7 +16,7 @@ from data_pipelines.task_building.candidate import Candidate, Rejected
 from data_pipelines.task_building.terminal import catalog
 from data_pipelines.task_building.terminal.draft import DIFFICULTIES, WORKDIR, TerminalDraft
 from pipeline.errors import UserError
-from pipeline.openai import BUSY, headers
+from pipeline.openai import BUSY, headers, told
 from pipeline.recipe.data import Drafter
 
 TRIES = 4  # of one request, while the server is away or busy
@@ -159,7 +159,7 @@ class ModelDrafter:
             )
         if response.status_code != 200:
             raise UserError(
-                f"the drafter at {where} refuses the request (status {response.status_code}): "
-                f"{response.text[:200]!r}"
+                f"the drafter at {where} refuses the request "
+                f"({told(response.status_code)}): {response.text[:200]!r}"
             )
         return response

@@ -14,7 +14,7 @@ from environments.episode import answer
 from environments.interface import Message
 from environments.search.filters import Policy
 from pipeline.errors import UserError
-from pipeline.openai import BUSY, headers
+from pipeline.openai import BUSY, headers, told
 from pipeline.recipe.search import FilterModel
 
 TRIES = 4  # of one request, while the server is away or busy
@@ -46,8 +46,8 @@ def chat_policy(client: httpx.AsyncClient, settings: FilterModel) -> Policy:
             return answer(None, "")
         if response.status_code != 200:
             raise UserError(
-                f"model {settings.model} at {settings.base_url} refuses the request (status "
-                f"{response.status_code}): {response.text[:200]!r}"
+                f"model {settings.model} at {settings.base_url} refuses the request "
+                f"({told(response.status_code)}): {response.text[:200]!r}"
             )
         try:
             message = response.json()["choices"][0]["message"]

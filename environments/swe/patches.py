@@ -8,7 +8,7 @@ from typing import Protocol
 
 from environments.sandbox.interface import Result
 
-PATCH = "/tmp/model.patch"
+PATCH, SAVED = "/tmp/model.patch", "/tmp/model.saved.tar"
 SECONDS = 60.0
 # Each must apply the whole patch: a partly applied one is undone before the next is tried. A three-way merge
 # wants the index to be what lies in the folder.
@@ -54,7 +54,7 @@ async def apply_patch(box: Box, patch: str, folder: str) -> Applied:
     if outside:
         return Applied(None, f"the patch names {outside[0]}, which is not a file of the project")
     await box.write(PATCH, patch.encode())
-    saved = await _run(box, "git stash create", folder)  # a commit; empty where nothing changed
+    saved = await _save(box, folder, targets)
     if saved.returncode:
         return Applied(None, f"{folder} is no git repository: {_last(saved)}")
     reasons = []
@@ -64,11 +64,11 @@ async def apply_patch(box: Box, patch: str, folder: str) -> Applied:
             await _run(box, "git reset --quiet", folder)
             return Applied(way, "applied")
         reasons.append(f"{way}: {_last(result)}")
-        await _undo(box, folder, targets, saved.output.strip())
+        await _undo(box, folder, targets)
         if way == "git apply" and (await _run(box, REVERSE, folder)).returncode == 0:
             return Applied("already applied", "the reverse of the patch applies")
     rejected = await _rejected(box, folder)
-    await _undo(box, folder, targets, saved.output.strip())
+    await _undo(box, folder, targets)
     return Applied(None, "; ".join(reasons), rejected)
 
 
@@ -135,16 +135,22 @@ async def _rejected(box: Box, folder: str) -> tuple[str, ...]:
     return tuple(name.removesuffix(".rej") for name in listed.output.split("\n") if name)
 
 
-async def _undo(box: Box, folder: str, targets: list[str], saved: str) -> None:
-    """Put the named files back to what they were: in the saved commit, or in HEAD, or not there."""
-    source = saved or "HEAD"
-    steps = ["git reset --quiet"]
-    for name in map(shlex.quote, targets):
-        steps.append(f"rm -f -- {name} {name}.rej {name}.orig")
-        steps.append(
-            f"git cat-file -e {source}:{name} 2>/dev/null && git checkout --quiet {source} -- {name}"
-        )
-    await _run(box, "; ".join([*steps, "git reset --quiet"]), folder)
+async def _save(box: Box, folder: str, targets: list[str]) -> Result:
+    """Keep what is there of the files that a patch may touch, committed or not."""
+    keep = '[ -e "$name" ] || [ -L "$name" ] && printf "%s\\0" "$name"'
+    pack = f"tar --create --file={SAVED} --null --files-from=-"
+    return await _run(
+        box, f"git rev-parse && for name in {_touched(targets)}; do {keep}; done | {pack}", folder
+    )
+
+
+async def _undo(box: Box, folder: str, targets: list[str]) -> None:
+    """Put them back."""
+    await _run(box, f"git reset --quiet; rm -f -- {_touched(targets)}; tar --extract --file={SAVED}", folder)
+
+
+def _touched(targets: list[str]) -> str:
+    return " ".join(shlex.quote(name + end) for name in targets for end in ("", ".rej", ".orig"))
 
 
 def _last(result: Result) -> str:

@@ -81,14 +81,23 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [first + n * step for n in range(int((high - first) / step + 1e-9) + 1)]
 
 
-def short(value: float) -> str:
+def short(value: float, digits: int = 3) -> str:
     """A number for an axis: 1.5k, 20M, 0.003."""
     for size, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g}{suffix}"
+            return f"{value / size:.{digits}g}{suffix}"
     if value and abs(value) < 0.001:
-        return f"{value:.0e}".replace("e-0", "e-")
-    return f"{value:.3g}"
+        return f"{value:.{digits - 3}e}".replace("e-0", "e-")
+    return f"{value:.{digits}g}"
+
+
+def axis_labels(values: list[float]) -> list[str]:
+    """``short`` of each, with as many digits as tell them apart."""
+    for digits in range(3, 12):
+        texts = [short(value, digits) for value in values]
+        if len({*texts}) == len(values):
+            break
+    return texts
 
 
 @dataclass(frozen=True)
@@ -127,11 +136,12 @@ def _grid(scale_x: _Scale, scale_y: _Scale, unit: str, log: bool) -> str:
     else:
         marks = ticks(scale_y.low, scale_y.high)
     lines = []
-    for value in marks:
+    for value, text in zip(marks, axis_labels(marks), strict=True):
         y = scale_y.at(value)
         lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{short(value)}</text>')
-    for value in ticks(scale_x.low, scale_x.high, 5):
+        lines.append(f'<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>')
+    # Steps and tokens are counted: no tick between two of them.
+    for value in sorted({float(round(value)) for value in ticks(scale_x.low, scale_x.high, 5)}):
         x = scale_x.at(value)
         lines.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{short(value)}</text>')
     if unit:

@@ -141,7 +141,7 @@ def test_a_busy_server_is_asked_again(server, tmp_path):
     ("answers", "sentence"),
     [
         ([(500, "no")] * TRIES, rf"does not answer \(status 500, {TRIES} tries\): start it, or set"),
-        ([(401, "who are you?")], r"refuses the request \(status 401\): 'who are you\?'"),
+        ([(401, "who are you?")], r"refuses the request \(status 401, .*OPENAI_API_KEY\): 'who are you\?'"),
         ([(200, "<html>hello</html>")], "answers, but not as the OpenAI interface does: '<html>"),
         ([(200, '{"choices": []}')], "not as the OpenAI interface does"),
     ],

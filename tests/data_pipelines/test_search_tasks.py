@@ -149,7 +149,7 @@ def test_what_a_model_made_of_questions_survives_its_server(made, tmp_path, chat
     model = Model(tasks_of(made[0], "tasks"))
     chat_server.reply = lambda body: model(body) if len(chat_server.asked) <= 40 else (401, "no credit left")
     filter_model = {"base_url": chat_server.address, "model": "glm", "at_once": 1}
-    with pytest.raises(UserError, match="refuses the request .status 401.: 'no credit left'"):
+    with pytest.raises(UserError, match="refuses the request .status 401, .*: 'no credit left'"):
         make(tmp_path / "first", tasks=2, heldout=0, filter_model=filter_model)
     finished = len(list((tmp_path / "scratch/cache/questions").glob("*.json")))
     assert finished >= 2
@@ -163,6 +163,15 @@ def test_what_a_model_made_of_questions_survives_its_server(made, tmp_path, chat
     assert asked_again == len({body["messages"][0]["content"] for _, body in chat_server.asked}) - finished
     for name in ("tasks.jsonl", "funnel.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "other/out" / name).read_bytes()
+
+
+def test_a_model_that_lets_no_question_through_is_an_error(tmp_path, chat_server):  # noqa: F811
+    chat_server.reply = lambda body: said(content="no")
+    filter_model = {"base_url": chat_server.address, "model": "glm"}
+    with pytest.raises(
+        UserError, match="no question is left .* answer is not confirmed by glm: choose"
+    ):
+        make(tmp_path / "out", tasks=1, heldout=0, filter_model=filter_model)
 
 
 def test_tasks_with_python_are_the_same_questions(made, tmp_path, monkeypatch):

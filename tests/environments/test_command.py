@@ -1,6 +1,8 @@
 """``glm5 env`` as a person uses it: a list, a task tried on a pipe, the oracle on request, clear refusals."""
 
 import io
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -174,6 +176,33 @@ def test_a_record_that_cannot_be_made_is_refused_before_the_episode(tmp_path, na
     status, out, errors = env("try", "tools/calc", "--record", str(tmp_path / name), lines=["/oracle"])
     assert status == 1 and "reward" not in out and "Traceback" not in errors
     assert f"cannot be made ({why}" in errors and (tmp_path / "there.json").read_text() == "mine"
+
+
+def test_a_record_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch, capsys):
+    def lines():
+        shutil.rmtree(tmp_path / "records")  # while the person thinks
+        return "/oracle"
+
+    (tmp_path / "records").mkdir()
+    monkeypatch.setattr(command, "_piped", lambda _: lines())
+    with pytest.raises(UserError, match="e.json cannot be written .No such file"):
+        command.main(["try", "tools/calc", "--record", str(tmp_path / "records/e.json")])
+    assert "reward 1: right" in capsys.readouterr().out
+
+
+def test_one_interrupt_ends_an_episode():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "env", "try", "tools/calc"], text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    print("/call calc 1+1", file=process.stdin)
+    for line in process.stdout:
+        if line == "[tool] 2\n":
+            break
+    process.send_signal(signal.SIGINT)
+    process.wait(PATIENCE)
+    assert process.returncode == 130 and "Traceback" not in process.stderr.read()
+    process.communicate()
 
 
 def test_a_record_of_an_episode_that_does_not_begin_is_not_left(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ class Host:
         self.patch = folder.parent / "model.patch"
 
     async def run(self, command: str, *, seconds: float = 60.0, cwd: str | None = None) -> Result:
-        command = command.replace("/tmp/model.patch", str(self.patch))
+        command = command.replace("/tmp/model.", f"{self.patch.parent}/model.")
         done = subprocess.run(
             ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE
         )
@@ -151,3 +151,18 @@ def test_lines_that_look_like_headers_are_content():
 
 def test_normal_ends_with_one_newline():
     assert normal("```\na\n\n```") == normal("a\n\n\n") == "a\n"
+
+
+def test_an_untracked_file_stays_where_a_patch_has_no_place(project, tmp_path):
+    (project / "new.txt").write_text("mine\n")
+    patch = diff(OLD, NEW, tmp_path).replace("a.txt", "new.txt")
+    before = state(project)
+    assert apply(project, patch).way is None
+    assert state(project) == before
+
+
+def test_a_new_file_given_twice(project):
+    patch = "--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1 @@\n+new\n"
+    assert apply(project, patch).way == "git apply"
+    assert apply(project, patch).way == "already applied"
+    assert state(project)["new.txt"] == "new\n"

@@ -7,7 +7,7 @@ import pytest
 
 from model.config import PRESETS, ModelConfig
 from tasks.reporting import formats, rollouts
-from tasks.reporting.charts import Series, line_chart, smooth, thin, ticks
+from tasks.reporting.charts import Series, axis_labels, line_chart, smooth, thin, ticks
 from tasks.reporting.conduct import conduct
 from tasks.reporting.contamination import prompt
 from tasks.reporting.cost import flops
@@ -212,6 +212,11 @@ def test_reduced_edges_keep_the_order_and_nothing_else():
 def test_charts():
     assert ticks(0, 10, 5) == [0, 2, 4, 6, 8, 10]
     assert ticks(1.5, 1.9) == pytest.approx([1.5, 1.6, 1.7, 1.8, 1.9])
+    assert axis_labels([7.6501, 7.6502, 7.6503]) == ["7.6501", "7.6502", "7.6503"]
+    assert axis_labels([0.00021, 0.00022]) == ["2.1e-4", "2.2e-4"]
+    assert axis_labels([0.0, 2000.0, 4000.0]) == ["0", "2k", "4k"]
+    steps = line_chart([Series("loss", [(1, 8.0), (2, 2.0), (3, 4.0)])])
+    assert re.findall(r'text-anchor="middle">([^<]+)<', steps) == ["1", "2", "3"]
     assert thin([(n, 2.0 * n) for n in range(1600)])[0] == (4.5, 9.0)
     assert smooth([(n, 3.0) for n in range(50)])[-1] == (49, pytest.approx(3.0))
     assert line_chart([Series("one point", [(1, 1.0)])]) == ""
