@@ -2,9 +2,11 @@
 
 Times come from ``python -m benchmarks.kernels --only compiled``. Kernels are not traced (``registry.py``), so
 each call of one breaks the graph; a row holds how many graphs there are, how many breaks and of which kinds,
-the seconds of the first call, and how far loss and gradients are from the uncompiled ones.
+the seconds of the first call, and how far loss and gradients are from the uncompiled ones and both from
+float32's, as bfloat16 sends some tokens to other experts.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 
@@ -25,13 +27,15 @@ def compiled(bench) -> Iterator[Row]:
         name = f"anchor model, {attention}{' + KL' if indexer else ''}, {LENGTH} tokens"
         tflop = ANCHOR.training_flops_per_token(LENGTH, attention) * LENGTH / 1e12
         step = training_step(model, tokens, attention, indexer)
-        eager = step()
-        yield bench.row(f"{name}, eager", step, tflop, 0.0)
+        eager, exact = step(), training_step(copy.deepcopy(model).float(), tokens, attention, indexer)()
+        rounded = difference(eager, exact)
+        yield bench.row(f"{name}, eager", step, tflop, 0.0, difference_from_float32=rounded)
         torch.compiler.reset()
         try:
             step = training_step(model, tokens, attention, indexer, torch.compile)
             found, notes = first_call(step)
             notes["difference_from_eager"] = difference(found, eager)
+            notes["difference_from_float32"] = difference(found, exact)
             yield bench.row(f"{name}, torch.compile", step, tflop, 0.0, **notes)
         except Exception as error:
             yield {"work": f"{name}, torch.compile", "failed": f"{type(error).__name__}: {str(error)[:500]}"}
