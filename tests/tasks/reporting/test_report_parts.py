@@ -44,6 +44,20 @@ def test_the_number_of_quantising_is_that_of_the_model_itself(name):
     assert stage_numbers(facts, Scores.read(None)) == {"quantize": "+1.25% perplexity on chats"}
 
 
+def test_stages_that_make_tasks_say_how_many():
+    made = {
+        "agent_tasks": {"tasks/kept": 2, "tasks/families": 2},
+        "search_tasks": {"search/documents": 166, "search/tasks": 18},
+        "rl_tasks": {"tasks/total": 5994, "tasks/families": 17},
+    }
+    stages = {name: StageFacts(name, "", (), {}, metrics, {}) for name, metrics in made.items()}
+    assert stage_numbers(Facts("tiny", stages, {}), Scores.read(None)) == {
+        "agent_tasks": "2 tasks kept",
+        "search_tasks": "18 questions kept",
+        "rl_tasks": "5,994 tasks",
+    }
+
+
 def ran(name: str, **times: float) -> StageFacts:
     return StageFacts(name, "", (), times, {}, {})
 
