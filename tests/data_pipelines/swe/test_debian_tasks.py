@@ -155,14 +155,16 @@ def test_the_difficulty_of_a_fix():
 
 @pytest.mark.slow
 def test_patches_of_the_real_jinja2_are_tasks(tmp_path, monkeypatch):
-    """As measured by hand: tests to repair by the first two of the five patches that change code and tests.
-    The very first mends what no Python that is used here has.
+    """As measured by hand: a test to repair by the second of the five patches that change code and tests. The
+    first mends what no Python that is used here has: it is applied and not tried, which takes its minute.
     """
+    unfit, first = debian._unfit, "py3.9-fix-collections-import.patch"
+    monkeypatch.setattr(debian, "_unfit", lambda p, s, h: "left" if s.name == first else unfit(p, s, h))
     monkeypatch.setattr(running, "SECONDS", PATIENCE)  # however busy the machine is
     section, dropped = SweSection(projects=["Jinja2"], kinds=["debian"]), Counter()
     backend = real_backend(tmp_path)
     try:
-        found = list(islice(candidates(section, tmp_path / "scratch", 0, backend, dropped), 2))
+        found = list(islice(candidates(section, tmp_path / "scratch", 0, backend, dropped), 1))
     except UserError as error:
         if "does not answer" not in str(error):
             raise
@@ -172,14 +174,11 @@ def test_patches_of_the_real_jinja2_are_tasks(tmp_path, monkeypatch):
     repaired = {
         candidate.draft["patch"]: len(candidate.write.keywords["wanted"].repair) for candidate in found
     }
-    assert repaired == {
-        "py3.9-fix-collections-import.patch": 0,
-        "0001-xmlattr-filter-disallows-keys-with-spaces.patch": 1,
-    }
+    assert repaired == {"0001-xmlattr-filter-disallows-keys-with-spaces.patch": 1}
     (folder := tmp_path / "task").mkdir()
     try:
-        found[1].write(folder)
+        found[0].write(folder)
     except Rejected as reason:  # Debian's own jinja2 lies below the host's /usr
         assert "another copy of the project has the fix" in str(reason)
     assert all(candidate.heldout for candidate in found)
-    assert dropped == {"a Debian patch changes no code": 2}  # of those before the second
+    assert dropped == {"a Debian patch changes no code": 2, "left": 1}  # of those before the second
