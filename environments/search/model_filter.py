@@ -12,6 +12,7 @@ from environments.search import filters
 from environments.search.chat_policy import chat_policy, connect
 from environments.search.environment import Search
 from environments.search.filters import Filter, agreed, path_checker, verifying_agent
+from pipeline.files import write_whole
 from pipeline.recipe.search import FilterModel
 
 
@@ -30,9 +31,7 @@ class ModelFilter(Filter):
         ]  # fmt: skip
         path = self.folder / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()}.json"
         if not path.is_file():
-            reason = await super().reason(task)
-            path.with_suffix(".tmp").write_text(json.dumps(reason))
-            path.with_suffix(".tmp").replace(path)
+            write_whole(path, json.dumps(await super().reason(task)))
         return json.loads(path.read_text())
 
 
