@@ -1,5 +1,6 @@
 """A real HTTP server on loopback that answers chat completions as a test says."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -39,12 +40,20 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def chat_server() -> Iterator[ChatServer]:
+@contextlib.contextmanager
+def serving() -> Iterator[ChatServer]:
     server = ChatServer()
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def chat_server() -> Iterator[ChatServer]:
+    with serving() as server:
+        yield server

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,6 +13,7 @@ from environments.harbor.task import load_task
 from pipeline import artifacts
 from pipeline.errors import UserError
 from pipeline.recipe.data import Drafter
+from tests.chat_server import chat_server, said  # noqa: F401 - a fixture
 from tests.waiting import free_port
 
 SOLUTION = """\
@@ -33,33 +33,15 @@ WRONG = {**GOOD, "solution": "# Keep the first line.\nhead -n 1 lines.txt > long
 
 
 @pytest.fixture
-def server():
-    """``answers``: (status, content), a dict being a model's answer; ``asked``: the requests."""
+def server(chat_server):  # noqa: F811
+    """``answers``: (status, content), a dict being a model's answer."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            listener.asked.append((self.path, dict(self.headers), body))
-            status, content = listener.answers.pop(0)
-            if isinstance(content, dict):
-                content = json.dumps(
-                    {"choices": [{"message": {"role": "assistant", "content": json.dumps(content)}}]}
-                )
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(content.encode())
+    def reply(body):
+        status, content = chat_server.answers.pop(0)
+        return said(content=json.dumps(content)) if isinstance(content, dict) else (status, content)
 
-        def log_message(self, *_):
-            pass
-
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    listener.asked, listener.answers = [], []
-    thread = threading.Thread(target=listener.serve_forever)
-    thread.start()
-    yield listener
-    listener.shutdown()
-    thread.join()
-    listener.server_close()
+    chat_server.answers, chat_server.reply = [], reply
+    return chat_server
 
 
 def drafter(port: int, scratch, **changes) -> ModelDrafter:
@@ -80,8 +62,8 @@ def test_a_rejected_draft_goes_back_with_the_reason_and_comes_repaired(
     task = load_task(outcome.folder)
     assert task.instruction == GOOD["instruction"] and task.config.metadata["licence"] == "CC0-1.0"
     assert "some-model" in task.config.metadata["provenance"]
-    (path, headers, first), (_, _, second) = server.asked
-    assert path == "/v1/chat/completions" and headers["Authorization"] == "Bearer a-key"
+    (headers, first), (_, second) = server.asked
+    assert headers["Authorization"] == "Bearer a-key"
     assert first["model"] == "some-model" and [m["role"] for m in first["messages"]] == ["system", "user"]
     assert "log-report" in first["messages"][1]["content"]
     assert second["messages"][:2] == first["messages"]
@@ -110,7 +92,7 @@ def test_what_is_no_draft_is_repaired_too(server, tmp_path, task_backend):
     refiner = Refiner(task_backend, tmp_path, repeats=1, seconds=120, rounds=1)
     candidate = next(drafter(server.server_port, tmp_path).candidates("log-report", 0))
     outcome = asyncio.run(refiner.refine(refiner.prepare(candidate)))
-    assert outcome.reason == "" and "no function test_" in server.asked[1][2]["messages"][3]["content"]
+    assert outcome.reason == "" and "no function test_" in server.asked[1][1]["messages"][3]["content"]
 
 
 def test_the_stage_drafts_by_the_model_of_the_recipe(server, chain, task_backend):

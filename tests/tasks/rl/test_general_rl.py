@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,42 +17,24 @@ from pipeline.recipe.rl import GeneralRlSection
 from pipeline.stage import Context
 from pipeline.tracking import Metrics
 from tasks import general_rl
+from tests.chat_server import said, serving
 
 ROOT = Path(__file__).parents[3]
 FAILS_ONE_IN = 7
 
 
-class Grader(BaseHTTPRequestHandler):
-    """Grades "yes" better than "no"; of some answers it says nothing of use."""
-
-    asked: list[dict] = []
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(body)
-        answer = json.loads(body["messages"][1]["content"])[-1]["content"]
-        text = (
-            "who knows" if len(self.asked) % FAILS_ONE_IN == 0 else f"verdict: {9 if answer == 'yes' else 2}"
-        )
-        reply = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="module")
 def grader():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Grader)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """Grades "yes" better than "no"; of some answers it says nothing of use."""
+    with serving() as server:
+
+        def reply(body):
+            answer = json.loads(body["messages"][1]["content"])[-1]["content"]
+            verdict = f"verdict: {9 if answer == 'yes' else 2}"
+            return said(content="who knows" if len(server.asked) % FAILS_ONE_IN == 0 else verdict)
+
+        server.reply = reply
+        yield server
 
 
 def inputs(guesser, folder):
@@ -79,7 +59,7 @@ def section(grader):
         rollouts={"prompts_per_step": 3, "rollouts_per_prompt": 6, "max_new_tokens": 8, "engines": 1},
         rewards={"task": 1.0, "model": 0.5, "judge": 0.5, "repetition": 0.1, "length": 0.0},
         reward_model={"pairs": 30, "anchors": 6, "epochs": 1, "lr": 0.01, "anchor_tokens": 5},
-        judge={"base_url": grader, "model": "grader", "per_minute": 60_000, "pause": 0},
+        judge={"base_url": grader.address, "model": "grader", "per_minute": 60_000, "pause": 0},
     )  # fmt: skip
 
 
@@ -151,8 +131,8 @@ def test_the_reward_model_is_measured_and_the_policy_written(ran, guesser):
     assert not torch.equal(before.head.weight, after.head.weight)
 
 
-def test_the_judge_saw_conversations(ran):
-    asked = Grader.asked[0]
+def test_the_judge_saw_conversations(ran, grader):
+    _, asked = grader.asked[0]
     shown = json.loads(asked["messages"][1]["content"])
     assert asked["model"] == "grader" and [message["role"] for message in shown] == ["user", "assistant"]
     assert shown[-1]["content"] in ("yes", "no")
