@@ -168,9 +168,7 @@ def test_what_a_model_made_of_questions_survives_its_server(made, tmp_path, chat
 def test_a_model_that_lets_no_question_through_is_an_error(tmp_path, chat_server):  # noqa: F811
     chat_server.reply = lambda body: said(content="no")
     filter_model = {"base_url": chat_server.address, "model": "glm"}
-    with pytest.raises(
-        UserError, match="no question is left .* answer is not confirmed by glm: choose"
-    ):
+    with pytest.raises(UserError, match="no question is left .* answer is not confirmed by glm: choose"):
         make(tmp_path / "out", tasks=1, heldout=0, filter_model=filter_model)
 
 
