@@ -27,7 +27,7 @@ def layer(bench, lengths=LENGTHS) -> Iterator[Row]:
         pairs, seen = T * (T + 1) / 2, config.index_top_k
         selected = pairs if seen >= T else seen * (seen + 1) / 2 + (T - seen) * seen
         # The indexer's inputs get no gradient, so its weights cost two products where others cost three.
-        core = selected * 2 * (64 * (576 + 1088 + 2752) + 5 * 32 * 128) + pairs * 2 * 32 * 128
+        core = selected * 2 * (64 * (1088 + 2752) + 5 * 32 * 128) + pairs * 2 * 32 * 128
         sparse = core + T * (6 * shared + 4 * indexer)
         dense = pairs * 64 * 256 * 2 * 7 + T * 6 * shared
         for name, options, flop in (

@@ -27,6 +27,7 @@ from model.attention.visibility import Visibility
 from model.config import ModelConfig
 from model.kernels.registry import (
     dense_indexer_loss,
+    head_mean,
     indexer_topk,
     masked_attention,
     rotate_part,
@@ -91,10 +92,10 @@ class MLA(nn.Module):
         index_BTK = self.select(view, options, index_inputs)
         if options.mode == "window":
             view = view.window(options.top_k)
-        out_BTNV, lse_BTN = self._attend(q_BTNH, kv_BSX, index_BTK, view)
+        out_BTNV, *known = self._attend(q_BTNH, kv_BSX, index_BTK, view, options.indexer_loss)
         signals = AttentionSignals()
         if options.indexer_loss:
-            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view)
+            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, view, *known)
         if options.measure:
             signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
         return self.out(out_BTNV.flatten(2)), signals
@@ -126,9 +127,9 @@ class MLA(nn.Module):
         start, stop = view.start_BT, view.stop_BT
         return indexer_topk(*index_inputs, start, stop, options.top_k, order="any", row_BS=row_BS)
 
-    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility):
-        """Attention-weighted values (B, T, N, v), by the form that is quickest here, and the scores' lse
-        where that form gives it.
+    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility, mean: bool):
+        """Attention-weighted values (B, T, N, v), by the form that is quickest here, and where that form
+        gives them (else None) the scores' lse and, with ``mean``, the weights' mean over heads.
         """
         cuda = q_BTNH.is_cuda
         plain = index_BTK is None and view.causal
@@ -136,19 +137,18 @@ class MLA(nn.Module):
         few = view.keys <= (EXPANDED_KEYS if view.causal else 2 * EXPANDED_KEYS)
         if cuda and not plain and (index_BTK is None or few):
             k_BSNH, v_BSNV = self._keys_and_values(kv_BSX)
-            return masked_attention(
-                q_BTNH, k_BSNH, v_BSNV, self.scale, view.start_BT, view.stop_BT, index_BTK
-            )
+            ranges = view.start_BT, view.stop_BT, index_BTK
+            return *masked_attention(q_BTNH, k_BSNH, v_BSNV, self.scale, *ranges), None
         if index_BTK is None:
-            return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS), None
+            return self.expanded(q_BTNH, kv_BSX, None if view.causal else view.mask_B1TS), None, None
         if cuda or view.keys > MASKED_DENSE_KEYS:
             up_NHC = self.k_up.weight.view(self.heads, self.nope, self.latent)
             again = partial(_by_head, tail=self.rope_dim), (q_BTNH.detach(), up_NHC.detach())
-            context_BTNC, lse_BTN = sparse_mla(
-                self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent, again=again
+            context_BTNC, lse_BTN, mean_BTK = sparse_mla(
+                self.absorb(q_BTNH), kv_BSX, index_BTK, self.scale, self.latent, again=again, mean=mean
             )
-            return self.values(context_BTNC), lse_BTN
-        return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys)), None
+            return self.values(context_BTNC), lse_BTN, mean_BTK
+        return self.expanded(q_BTNH, kv_BSX, selection_mask(index_BTK, view.keys)), None, None
 
     def _keys_and_values(self, kv_BSX: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, S, N, H) and (B, S, N, v)."""
@@ -185,17 +185,21 @@ class MLA(nn.Module):
         up_NVC = self.v_up.weight.view(self.heads, self.v_dim, self.latent)
         return _by_head(context_BTNC, up_NVC.transpose(1, 2))
 
-    def _indexer_loss(self, q_BTNH, kv_BSX, index_inputs, index_BTK, lse_BTN, view: Visibility):
+    def _indexer_loss(
+        self, q_BTNH, kv_BSX, index_inputs, index_BTK, view: Visibility, lse_BTN, mean_BTK
+    ) -> torch.Tensor:
         """KL of the main attention to the indexer, a scalar: inside the selection, or over all visible keys
-        without one.
+        without one. ``lse_BTN`` and ``mean_BTK`` are the attention's, where it gave them.
         """
-        if index_BTK is not None:
+        if index_BTK is None:
+            with torch.no_grad():
+                k_BSNH = self._keys(*self._split(kv_BSX))
+            return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, view.start_BT, view.stop_BT)
+        if mean_BTK is None:
             with torch.no_grad():
                 q_BTNX = self.absorb(q_BTNH)
-            return sparse_indexer_loss(q_BTNX, kv_BSX, self.scale, *index_inputs, index_BTK, lse_BTN=lse_BTN)
-        with torch.no_grad():
-            k_BSNH = self._keys(*self._split(kv_BSX))
-        return dense_indexer_loss(q_BTNH, k_BSNH, self.scale, *index_inputs, view.start_BT, view.stop_BT)
+            mean_BTK = head_mean(q_BTNX, kv_BSX, index_BTK, self.scale, lse_BTN=lse_BTN)
+        return sparse_indexer_loss(mean_BTK, *index_inputs, index_BTK)
 
     @torch.no_grad()
     def _measure(self, q_BTNH, kv_BSX, index_inputs, view: Visibility, top_k: int) -> torch.Tensor:

@@ -94,7 +94,7 @@ def _by_kernel(attention: "MLA", q_BTNX, pool_PX, group: Group, index_BTK, view)
     else:
         rows_BTK = group.row_BTS if view is group.view else group.rows_of(view)
     flat_q, flat_rows = q_BTNX.flatten(0, 1), rows_BTK.flatten(0, 1)
-    context, _ = sparse_mla(
+    context, _, _ = sparse_mla(
         flat_q.unsqueeze(0), pool_PX.unsqueeze(0), flat_rows.unsqueeze(0), attention.scale, attention.latent
     )
     return context.view(*q_BTNX.shape[:3], attention.latent)

@@ -27,13 +27,17 @@ def draw(config, *shape):
 def test_masked_dense_equals_gathered_with_gradients(make_model, monkeypatch, seed):
     config = small_config(seed)
     tokens = draw(config, 2, 30)
-    results = []
+    results, worked_out = [], []
+    head_mean = mla.head_mean
+    monkeypatch.setattr(mla, "head_mean", lambda *a, **o: worked_out.append(limit) or head_mean(*a, **o))
     for limit in (1024, 0):
         monkeypatch.setattr(mla, "MASKED_DENSE_KEYS", limit)
         model = make_model(config, seed, indexer=True, dtype=torch.float64)
         out = model(tokens, attention="sparse", indexer_loss=True)
         (out.hidden_BTD.square().sum() + out.indexer_kl_L.sum()).backward()
         results.append((out.hidden_BTD, out.indexer_kl_L, [p.grad for p in model.parameters()]))
+    # Gathered rows give the target of the loss along with the attention.
+    assert worked_out == [1024] * config.num_layers
     (hidden, kl, grads), (gathered, gathered_kl, gathered_grads) = results
     torch.testing.assert_close(hidden, gathered)
     torch.testing.assert_close(kl, gathered_kl)

@@ -7,6 +7,7 @@ from shapes import small_config
 from model.kernels.indexer_loss import reference
 from model.kernels.indexer_loss.reference import dense_indexer_loss, sparse_indexer_loss
 from model.kernels.indexer_topk.reference import indexer_scores, indexer_topk
+from model.kernels.sparse_mla.reference import head_mean, sparse_mla
 from model.loss import indexer_loss, next_targets, training_losses
 
 
@@ -47,15 +48,38 @@ def test_dense_loss_by_hand():
     )
 
 
-def test_sparse_loss_by_hand():
+@pytest.mark.parametrize("top_k", [1, 4, 14])
+def test_sparse_loss_by_hand(top_k):
     _, (q, kv), (iq, ik, iw), start, stop = tensors(1)
-    index = indexer_topk(iq, ik, iw, start, stop, 4)
+    index = indexer_topk(iq, ik, iw, start, stop, top_k)
+    index[1, 5] = -1  # one query that selects nothing
+    index[0, 9, 0] = -1  # and one whose first entry does
     values = []
     for b in range(2):
         for t in range(11):
             keys = index[b, t][index[b, t] >= 0].long()
-            values.append(kl_by_hand(q[b, t] @ kv[b, keys].T * 0.3, indexer_scores(iq, ik, iw)[b, t, keys]))
-    torch.testing.assert_close(sparse_indexer_loss(q, kv, 0.3, iq, ik, iw, index), torch.stack(values).mean())
+            if len(keys):
+                scores = indexer_scores(iq, ik, iw)[b, t, keys]
+                values.append(kl_by_hand(q[b, t] @ kv[b, keys].T * 0.3, scores))
+    assert len(values) == (20 if top_k == 1 else 21)
+    for target in (sparse_mla(q, kv, index, 0.3, 6, mean=True)[2], head_mean(q, kv, index, 0.3)):
+        loss = sparse_indexer_loss(target, iq, ik, iw, index)
+        torch.testing.assert_close(loss, torch.stack(values).mean())
+
+
+def test_sparse_loss_is_zero_where_no_query_selects_a_key():
+    _, (q, kv), inputs, _, _ = tensors(5)
+    index = torch.full((2, 11, 3), -1, dtype=torch.int32)
+    loss = sparse_indexer_loss(head_mean(q, kv, index, 0.3), *inputs, index)
+    assert loss == 0 and not any(g.any() for g in torch.autograd.grad(loss, inputs))
+
+
+def test_the_target_gets_no_gradient():
+    _, (q, kv), inputs, start, stop = tensors(6)
+    index = indexer_topk(*inputs, start, stop, 4)
+    target = head_mean(q, kv, index, 0.3).requires_grad_()
+    sparse_indexer_loss(target, *inputs, index).backward()
+    assert target.grad is None and all(x.grad.any() for x in inputs)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -65,15 +89,25 @@ def test_float64_gradients(kind):
     if kind == "dense":
         assert torch.autograd.gradcheck(lambda *i: dense_indexer_loss(q, k, 0.3, *i, start, stop), inputs)
     else:
-        assert torch.autograd.gradcheck(lambda *i: sparse_indexer_loss(qx, kv, 0.3, *i, index), inputs)
+        target = head_mean(qx, kv, index, 0.3)
+        assert torch.autograd.gradcheck(lambda *i: sparse_indexer_loss(target, *i, index), inputs)
 
 
-def test_tiles_do_not_change_the_loss(monkeypatch):
-    (q, k), _, inputs, start, stop = tensors(3)
-    whole = dense_indexer_loss(q, k, 0.3, *inputs, start, stop)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_tiles_do_not_change_the_loss(monkeypatch, kind):
+    (q, k), (qx, kv), inputs, start, stop = tensors(3)
+    index = indexer_topk(*inputs, start, stop, 4)
+    target = head_mean(qx, kv, index, 0.3)
+
+    def loss():
+        if kind == "dense":
+            return dense_indexer_loss(q, k, 0.3, *inputs, start, stop)
+        return sparse_indexer_loss(target, *inputs, index)
+
+    whole = loss()
     grads = torch.autograd.grad(whole, inputs)
     monkeypatch.setattr(reference, "QUERY_TILE", 3)
-    tiled = dense_indexer_loss(q, k, 0.3, *inputs, start, stop)
+    tiled = loss()
     torch.testing.assert_close(tiled, whole)
     torch.testing.assert_close(torch.autograd.grad(tiled, inputs), grads)
 

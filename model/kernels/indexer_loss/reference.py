@@ -1,12 +1,11 @@
 """Training losses of the lightning indexer (DeepSeek-V3.2 eq. 3 and 4): KL of the main attention to the
 indexer's softmax.
 
-The target is the main attention's probabilities summed over heads and normalised over keys; it carries no
-gradient. Only the indexer's tensors get one. Queries are worked off in tiles, and each tile's gradient is
-taken at once, so that nothing of size T x S outlives its tile.
+The target is the mean over heads of the main attention's probabilities; it carries no gradient. Only the
+indexer's tensors get one. Queries are worked off in tiles, and each tile's gradient is taken at once, so that
+nothing of size T x S outlives its tile.
 
-B batch, T queries, S keys, N heads, H qk head dim, X absorbed qk dim, I indexer heads, J indexer dim, K
-top-k.
+B batch, T queries, S keys, N heads, H qk head dim, I indexer heads, J indexer dim, K top-k.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from model.kernels.indexer_topk.reference import indexer_scores, visible_mask
-from model.kernels.sparse_mla.reference import gather_rows
+from model.kernels.sparse_mla.reference import mean_weight
 
 QUERY_TILE = 128
 
@@ -49,7 +48,7 @@ def dense_indexer_loss(
         visible = visible_mask(start_BT[:, rows], stop_BT[:, rows], keys)
         with torch.no_grad():
             score = (q_BNTH[:, :, rows] @ k_BNHS[..., :keys]).to(dtype) * scale
-            target = _head_sum(score, visible)
+            target = mean_weight(score, visible)
         return _kl(target, indexer_scores(iq, ik[:, :keys], iw), visible)
 
     queries = int((stop_BT > start_BT).sum())
@@ -57,59 +56,34 @@ def dense_indexer_loss(
 
 
 def sparse_indexer_loss(
-    q_BTNX: torch.Tensor,
-    kv_BSX: torch.Tensor,
-    scale: float,
+    target_BTK: torch.Tensor,
     iq_BTIJ: torch.Tensor,
     ik_BSJ: torch.Tensor,
     iw_BTI: torch.Tensor,
     index_BTK: torch.Tensor,
-    *,
-    lse_BTN: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mean over queries of ``KL(p_t || softmax(I_t))`` inside each query's selected keys (sparse stage).
 
-    Per head, the main attention is a softmax over the selected keys alone, before heads are summed.
-
     Args:
-        q_BTNX, kv_BSX, scale: the main attention in absorbed form, as in ``sparse_mla``; no gradient.
+        target_BTK: p, the main attention's mean over heads as ``sparse_mla`` or ``head_mean`` gives it for
+            the same selection: float32 (float64), 0 at negative entries; no gradient.
         iq_BTIJ, ik_BSJ, iw_BTI: the indexer's queries, keys and head weights; these get gradients.
         index_BTK: int32 selected keys; negative entries select nothing. A query without any is left out of
-        the mean.
-        lse_BTN: second result of ``sparse_mla`` for the same inputs, where it is known.
+            the mean.
 
     Returns:
         scalar, float32 (float64 for float64 inputs), in nats; 0 if no query selects a key.
     """
-    dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
-    q_BTNX, kv_BSX = q_BTNX.detach(), kv_BSX.detach()
+    target_BTK = target_BTK.detach()
 
     def tile(rows: slice, iq: torch.Tensor, ik: torch.Tensor, iw: torch.Tensor) -> torch.Tensor:
         index = index_BTK[:, rows]
-        present = index >= 0
-        with torch.no_grad():
-            score_BTNK = (q_BTNX[:, rows] @ gather_rows(kv_BSX, index).transpose(2, 3)).to(dtype) * scale
-            known = None if lse_BTN is None else lse_BTN[:, rows].transpose(1, 2)
-            target = _head_sum(score_BTNK.transpose(1, 2), present, known)
         keys = int(index.max()) + 1  # none of the tile's queries selects a later one
         score = indexer_scores(iq, ik[:, : max(keys, 1)], iw).gather(-1, index.clamp(min=0).long())
-        return _kl(target, score, present)
+        return _kl(target_BTK[:, rows], score, index >= 0)
 
     queries = int((index_BTK >= 0).any(-1).sum())
     return _TiledLoss.apply(iq_BTIJ, ik_BSJ, iw_BTI, tile, queries)
-
-
-def _head_sum(
-    score_BNTS: torch.Tensor, visible_BTS: torch.Tensor, lse_BNT: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Mean over heads of the masked softmax: it sums to one over keys, or is zero where nothing is
-    visible.
-    """
-    hidden = ~visible_BTS
-    masked = score_BNTS.masked_fill(hidden.unsqueeze(1), float("-inf"))
-    each = masked.softmax(-1) if lse_BNT is None else (masked - lse_BNT.unsqueeze(-1)).exp()
-    probability = each.mean(1)
-    return probability.masked_fill(hidden, 0.0)
 
 
 def _kl(target_BTS: torch.Tensor, score_BTS: torch.Tensor, visible_BTS: torch.Tensor) -> torch.Tensor:

@@ -2,21 +2,18 @@
 forward pass, chunk by chunk of queries, so that nothing of size T x S outlives a chunk; the backward pass
 only scales them.
 
-Of each chunk the head-summed attention (the target) is written once, in float32, and overwritten by the
-gradient of the scores. Gradients to the indexer's keys are summed in a fixed order under the dense loss, and
-under the sparse one with atomics unless ``torch.use_deterministic_algorithms`` asks for an order.
+Under the dense loss the head-summed attention of each chunk (the target) is written once, in float32, and
+overwritten by the gradient of the scores. Gradients to the indexer's keys are summed in a fixed order there,
+and under the sparse loss with atomics unless ``torch.use_deterministic_algorithms`` asks for an order.
 
-B batch, T queries, S keys, N heads, H qk head dim, X = C + R absorbed qk dim, I indexer heads, J indexer dim,
-K top-k.
+B batch, T queries, S keys, N heads, H qk head dim, I indexer heads, J indexer dim, K top-k.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from model.kernels.indexer_loss.hopper import launch_target
 from model.kernels.sparse_mla.backward import sum_by_key
-from model.kernels.sparse_mla.hopper import fits
 from model.kernels.sparse_mla.selection import flatten
 
 _INTERPRET = triton.knobs.runtime.interpret
@@ -35,13 +32,9 @@ def dense_indexer_loss(q_BTNH, k_BSNH, scale, iq_BTIJ, ik_BSJ, iw_BTI, start_BT,
     )
 
 
-def sparse_indexer_loss(q_BTNX, kv_BSX, scale, iq_BTIJ, ik_BSJ, iw_BTI, index_BTK, *, lse_BTN=None):
-    """As ``reference.sparse_indexer_loss``.
-
-    Args:
-        lse_BTN: second result of ``sparse_mla`` for the same inputs; saves one pass over the selected rows.
-    """
-    inputs = (q_BTNX.detach(), kv_BSX.detach(), scale, index_BTK.int().contiguous(), lse_BTN)
+def sparse_indexer_loss(target_BTK, iq_BTIJ, ik_BSJ, iw_BTI, index_BTK):
+    """As ``reference.sparse_indexer_loss``."""
+    inputs = (target_BTK.detach().float().contiguous(), index_BTK.int().contiguous())
     return _Loss.apply(iq_BTIJ, ik_BSJ, iw_BTI, _sparse, inputs)
 
 
@@ -257,11 +250,10 @@ def _key_gradient_kernel(
     tl.store(place, acc, mask=(s < S)[:, None])
 
 
-def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
-    B, T, N, X = q.shape
-    S, K, (I, J) = kv.shape[1], index.shape[-1], iq.shape[2:]
-    q, kv = q.contiguous(), kv.contiguous()
-    device, rows = q.device, B * T
+def _sparse(iq, ik, iw, target, index):
+    B, T, K = index.shape
+    S, (I, J) = ik.shape[1], iq.shape[2:]
+    device, rows = iq.device, B * T
     loss = torch.zeros(B, T, dtype=torch.float32, device=device)
     diq, diw = torch.zeros_like(iq, dtype=torch.float32), torch.zeros(B, T, I, device=device)
     dik = torch.zeros(B * S, J, dtype=torch.float32, device=device)
@@ -269,24 +261,11 @@ def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
         return loss, (index >= 0).any(-1), (diq, dik.view(B, S, J), diw)
     flat, used = flatten(index, S)
     fixed = torch.are_deterministic_algorithms_enabled()
-    chunk = max(1, min(rows, WORKSPACE // (K * (4 + (J * iq.element_size() if fixed else 0)))))
-    target = torch.empty(chunk, K, dtype=torch.float32, device=device)
+    chunk = max(1, min(rows, WORKSPACE // (K * J * iq.element_size()))) if fixed else rows
     each = torch.empty(chunk * K, J, dtype=iq.dtype, device=device) if fixed else dik
-    block_n = max(16, min(64, triton.next_power_of_2(N)))
-    low = 1 << (X.bit_length() - 1)
-    hopper = lse_BTN is not None and N == 64 and fits(q, 512)
+    tile, warps, stages = SPARSE_KL
     for row in range(0, rows, chunk):
         count = min(chunk, rows - row)
-        if hopper:
-            launch_target(q, kv, flat, used, lse_BTN, target, row, count, scale)
-        else:
-            _sparse_target_kernel[(count,)](
-                q, kv, flat, used, lse_BTN if lse_BTN is not None else loss, target, row, scale, K, N=N, X=X,
-                LOW=low, HIGH=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n, BS=64,
-                HAS_LSE=lse_BTN is not None, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4,
-                num_stages=2,
-            )  # fmt: skip
-        tile, warps, stages = SPARSE_KL
         _sparse_kl_kernel[(count,)](
             iq, ik, iw, flat, used, target, loss, diq, diw, each, row, K, I=I, J=J, BLOCK_I=max(16, I),
             BS=tile, ATOMIC=not fixed, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
@@ -296,59 +275,6 @@ def _sparse(iq, ik, iw, q, kv, scale, index, lse_BTN):
             edge = torch.searchsorted(key, torch.arange(B * S + 1, device=device, dtype=torch.int32))
             sum_by_key(each, order, edge, dik)
     return loss, used.view(B, T) > 0, (diq, dik.view(B, S, J), diw)
-
-
-@triton.jit
-def _selected_scores(
-    q_low, q_high, kv, s, X: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, UPCAST: tl.constexpr
-):  # fmt: skip
-    """Products of the query's heads with the rows ``s`` (negative: zeros), in two parts of powers of two."""
-    row = tl.where(s >= 0, s, 0)
-    score = tl.dot(q_low, tl.trans(_block(kv, row, s >= 0, X, LOW, LOW, UPCAST)), input_precision="ieee")
-    if X > LOW:
-        k_high = _block(kv + LOW, row, s >= 0, X, X - LOW, HIGH, UPCAST)
-        score = tl.dot(q_high, tl.trans(k_high), score, input_precision="ieee")
-    return score
-
-
-@triton.jit
-def _sparse_target_kernel(
-    q, kv, flat, used, lse, target, row0, scale, K, N: tl.constexpr, X: tl.constexpr, LOW: tl.constexpr,
-    HIGH: tl.constexpr, BLOCK_N: tl.constexpr, BS: tl.constexpr, HAS_LSE: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """Mean over heads of each head's softmax over the query's selected rows."""
-    local = tl.program_id(0).to(tl.int64)
-    row = row0 + local
-    lane = tl.arange(0, BS)
-    last = tl.load(used + row)
-    for n0 in tl.static_range(0, N, BLOCK_N):
-        head = n0 + tl.arange(0, BLOCK_N)
-        q_low = _block(q + row * N * X, head, head < N, X, LOW, LOW, UPCAST)
-        q_high = _block(q + row * N * X + LOW, head, head < N, X, X - LOW, HIGH, UPCAST)
-        if HAS_LSE:
-            log = tl.load(lse + row * N + head, mask=head < N, other=0.0) * LOG2E
-        else:
-            m = tl.full([BLOCK_N], -1e38, tl.float32)
-            norm = tl.zeros([BLOCK_N], tl.float32)
-            for k0 in range(0, last, BS):
-                s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
-                score = _selected_scores(q_low, q_high, kv, s, X, LOW, HIGH, UPCAST) * (scale * LOG2E)
-                score = tl.where((s >= 0)[None, :], score, float("-inf"))
-                m_new = tl.maximum(m, tl.max(score, 1))
-                norm = norm * tl.exp2(m - m_new) + tl.sum(tl.exp2(score - m_new[:, None]), 1)
-                m = m_new
-            log = m + tl.log2(tl.where(norm == 0.0, 1.0, norm))
-        log = tl.where(log == float("-inf"), 0.0, log)
-        for k0 in range(0, last, BS):
-            s = tl.load(flat + row * K + k0 + lane, mask=k0 + lane < K, other=-1)
-            score = _selected_scores(q_low, q_high, kv, s, X, LOW, HIGH, UPCAST) * (scale * LOG2E)
-            p = tl.exp2(score - log[:, None])
-            p = tl.where((s >= 0)[None, :] & (head < N)[:, None], p, 0.0)
-            total = tl.sum(p, 0) * (1.0 / N)
-            place = target + local * K + k0 + lane
-            if n0 > 0:
-                total += tl.load(place, mask=k0 + lane < K, other=0.0)
-            tl.store(place, total, mask=k0 + lane < K)
 
 
 @triton.jit
@@ -377,7 +303,7 @@ def _sparse_kl_kernel(
         ik_tile = _block(ik, tl.where(s >= 0, s, 0), s >= 0, J, J, J, UPCAST)
         dot = tl.dot(ik_tile, tl.trans(iq_tile), input_precision="ieee")
         score = tl.sum(tl.maximum(dot, 0.0) * w[None, :], 1)
-        p = tl.load(target + local * K + k0 + lane, mask=s >= 0, other=0.0)
+        p = tl.load(target + row * K + k0 + lane, mask=s >= 0, other=0.0)
         cross += tl.where(p > 0.0, p * (tl.log(tl.where(p > 0.0, p, 1.0)) - score), 0.0)
         mass += p
         score = tl.where(s >= 0, score, float("-inf"))
@@ -398,7 +324,7 @@ def _sparse_kl_kernel(
         dot = tl.dot(ik_tile, tl.trans(iq_tile), input_precision="ieee")
         active = tl.maximum(dot, 0.0)
         score = tl.sum(active * w[None, :], 1)
-        p = tl.load(target + local * K + k0 + lane, mask=s >= 0, other=0.0)
+        p = tl.load(target + row * K + k0 + lane, mask=s >= 0, other=0.0)
         grad = tl.where(s >= 0, tl.exp(score - lse) * share - p, 0.0)
         dw += active * grad[:, None]
         dx = tl.where(dot > 0.0, grad[:, None] * w[None, :], 0.0).to(ik_tile.dtype)

@@ -1,8 +1,10 @@
-"""Gradient of sparse MLA's queries for Hopper; see ``hopper.py`` for how the work is shared.
+"""Gradient of sparse MLA's queries for Hopper; see ``hopper.py``.
 
 Shared memory: the query and its gradient (64 heads x 576 and x 512), the gathered rows, the score gradients
-and probabilities of one tile. The warpgroup with the scores also adds up the rotated columns of ``dq``; the
-others write score gradients and probabilities out while their product runs.
+and probabilities of one tile. One warpgroup turns scores into those two and adds up the rotated columns of
+``dq``. Two hold half of the other columns each and gather the same columns of the tile that comes next; they
+have score gradients and probabilities copied out while their product runs. There is no room for a second
+tile, so its rows are asked for into the cache a tile ahead.
 """
 
 from triton.experimental import gluon
@@ -11,25 +13,31 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
     mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from model.kernels.sparse_mla.hopper import (
-    HALF,
     HEADS,
     LATENT,
     LOG2E,
+    QUARTER,
     ROTATED,
     WARPS,
     gather,
-    load_heads,
+    gather_rotated,
+    load_half,
     load_rotated,
+    prefetch,
     selected_rows,
+    signal,
+    weight_tiles,
 )
 
-# Rows of a tile, tiles in shared memory; registers of a thread as in ``hopper_forward``.
-TILES, REGISTERS = (64, 1), (160, 184)
+TILE = gl.constexpr(64)
+# Of a thread of the warpgroups with the gradient and of the one with the scores.
+REGISTERS = (176, 152)
 
 
 def launch_query_gradient(
@@ -40,79 +48,62 @@ def launch_query_gradient(
     """
     N, K = q.shape[2], flat.shape[-1]
     _query_gradient[(count, N // HEADS.value)](
-        q,
-        kv,
-        flat,
-        used,
-        grad_out,
-        out,
-        lse,
-        dq,
-        weights,
-        row,
-        scale,
-        N,
-        K,
-        *TILES,
-        *REGISTERS,
+        q, kv, flat, used, grad_out, out, lse, dq, weight_tiles(weights), row, scale, N, K, *REGISTERS,
         num_warps=WARPS,
-    )
+    )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["row0"])
 def _query_gradient(
     q, kv, flat, used, grad_out, out, lse, dq, weights, row0, scale, N, K,
-    TILE: gl.constexpr, COUNT: gl.constexpr,
     GRADIENT_REGISTERS: gl.constexpr, SCORES_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     X: gl.constexpr = LATENT + ROTATED
     shared: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    narrow: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=2 * TILE, element_bitwidth=16, rank=2)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     dtype: gl.constexpr = q.dtype.element_ty
     local = gl.program_id(0).to(gl.int64)
     row = row0 + local
     head0 = gl.program_id(1) * HEADS
 
-    q_c = gl.allocate_shared_memory(dtype, [2, HEADS, HALF], shared)
+    q_c = gl.allocate_shared_memory(dtype, [4, HEADS, QUARTER], shared)
     q_r = gl.allocate_shared_memory(dtype, [HEADS, ROTATED], shared)
-    g = gl.allocate_shared_memory(dtype, [2, HEADS, HALF], shared)
-    k_c = gl.allocate_shared_memory(dtype, [2 * COUNT, TILE, HALF], shared)  # each tile in halves
-    k_r = gl.allocate_shared_memory(dtype, [COUNT, TILE, ROTATED], shared)
-    p_s = gl.allocate_shared_memory(dtype, [HEADS, TILE], narrow)
-    ds_s = gl.allocate_shared_memory(dtype, [HEADS, TILE], narrow)
-    full = gl.allocate_shared_memory(gl.int64, [2 * COUNT, 1], barrier)
+    g = gl.allocate_shared_memory(dtype, [4, HEADS, QUARTER], shared)
+    k_c = gl.allocate_shared_memory(dtype, [4, TILE, QUARTER], shared)
+    k_r = gl.allocate_shared_memory(dtype, [TILE, ROTATED], shared)
+    p_s = gl.allocate_shared_memory(dtype, [HEADS, TILE], shared)
+    ds_s = gl.allocate_shared_memory(dtype, [HEADS, TILE], shared)
+    full = gl.allocate_shared_memory(gl.int64, [4, 1], barrier)
     others = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
     ready, free, loaded = others.index(0), others.index(1), others.index(2)
-    for i in gl.static_range(2 * COUNT):
+    for i in gl.static_range(4):
         mbarrier.init(full.index(i), count=128)
     mbarrier.init(ready, count=1)
     mbarrier.init(free, count=2)
     mbarrier.init(loaded, count=1)
 
     base = row * N + head0
-    load_heads(q + base * X, X, q_c.index(0), q_c.index(1))
-    load_heads(grad_out + base * LATENT, LATENT, g.index(0), g.index(1))
+    for i in gl.static_range(0, 4, 2):
+        load_half(q + base * X + i * QUARTER, X, q_c.index(i), q_c.index(i + 1))
+        load_half(grad_out + base * LATENT + i * QUARTER, LATENT, g.index(i), g.index(i + 1))
     load_rotated(q + base * X, q_r)
     async_copy.commit_group()
 
     own = flat + row * K
     last = gl.load(used + row)
     dq_row = dq + base * X
-    ds_out = weights + (local * 2 * N + head0) * K
-    p_out = ds_out + N.to(gl.int64) * K
+    ds_row = gl.program_id(0) * 2 * N + head0
     gl.warp_specialize(
         [
             (
                 _first,
-                (kv, own, last, K, dq_row, ds_out, k_c, k_r, ds_s, ds_s, full, ready, free, loaded, TILE,
-                 COUNT),
+                (kv, own, last, dq_row, weights, ds_row, k_c, k_r, ds_s, ds_s, full, ready, free, loaded),
             ),
-            (_second, (kv, own, last, K, dq_row, p_out, k_c, k_r, p_s, ds_s, full, ready, free, TILE, COUNT)),
+            (_second, (kv, own, last, dq_row, weights, ds_row + N, k_c, k_r, p_s, ds_s, full, ready, free)),
             (
                 _scores,
                 (own, last, scale, lse + base, out + base * LATENT, grad_out + base * LATENT, dq_row,
-                 q_c, q_r, g, k_c, k_r, p_s, ds_s, full, ready, free, loaded, TILE, COUNT),
+                 q_c, q_r, g, k_c, k_r, p_s, ds_s, full, ready, free, loaded),
             ),
         ],
         [4, 4],
@@ -123,7 +114,6 @@ def _query_gradient(
 @gluon.jit
 def _scores(
     flat, last, scale, lse, out, grad, dq, q_c, q_r, g, k_c, k_r, p_s, ds_s, full, ready, free, loaded,
-    TILE: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
     """Score gradients (times scale) and probabilities of each tile; the rotated columns of dq."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
@@ -141,23 +131,36 @@ def _scores(
     lane = gl.arange(0, TILE, layout=gl.SliceLayout(0, layout))
     zero = gl.full([HEADS, TILE], 0.0, gl.float32, layout=layout)
     dq_r = gl.full([HEADS, ROTATED], 0.0, gl.float32, layout=rotated)
-    tile = 0
     phase = 0
     turn = 1
+    nil = gl.program_id(2)  # as in ``hopper_forward``
     s = gl.load(flat + lane, mask=lane < last, other=-1)
     mbarrier.wait(loaded, 0)
     for k0 in range(0, last, TILE):
-        mbarrier.wait(full.index(2 * tile), phase)
+        # In the order in which they arrive: each of the two others copies one of its quarters first.
+        mbarrier.wait(full.index(0), phase)
         fence_async_shared()
-        half0 = k_c.index(2 * tile).permute((1, 0))
-        score = warpgroup_mma(q_c.index(0), half0, zero, use_acc=False, is_async=True)
-        dp = warpgroup_mma(g.index(0), half0, zero, use_acc=False, is_async=True)
-        mbarrier.wait(full.index(2 * tile + 1), phase)
+        part = k_c.index(nil + 0).permute((1, 0))
+        score = warpgroup_mma(q_c.index(nil + 0), part, zero, use_acc=False, is_async=True)
+        dp = warpgroup_mma(g.index(nil + 0), part, zero, use_acc=False, is_async=True)
+        mbarrier.wait(full.index(2), phase)
         fence_async_shared()
-        half1 = k_c.index(2 * tile + 1).permute((1, 0))
-        score = warpgroup_mma(q_c.index(1), half1, score, is_async=True)
-        score = warpgroup_mma(q_r, k_r.index(tile).permute((1, 0)), score, is_async=True)
-        dp = warpgroup_mma(g.index(1), half1, dp, is_async=True)
+        part = k_c.index(nil + 2).permute((1, 0))
+        score = warpgroup_mma(q_c.index(nil + 2), part, score, is_async=True)
+        score = warpgroup_mma(q_r, k_r.permute((1, 0)), score, is_async=True)
+        dp = warpgroup_mma(g.index(nil + 2), part, dp, is_async=True)
+        mbarrier.wait(full.index(1), phase)
+        fence_async_shared()
+        part = k_c.index(nil + 1).permute((1, 0))
+        score = warpgroup_mma(q_c.index(nil + 1), part, score, is_async=True)
+        dp = warpgroup_mma(g.index(nil + 1), part, dp, is_async=True)
+        mbarrier.wait(full.index(3), phase)
+        fence_async_shared()
+        part = k_c.index(nil + 3).permute((1, 0))
+        score = warpgroup_mma(q_c.index(nil + 3), part, score, is_async=True)
+        dp = warpgroup_mma(g.index(nil + 3), part, dp, is_async=True)
+        phase ^= 1
+        nil = nil * phase
         present = s >= 0
         ahead = k0 + TILE + lane
         s = gl.load(flat + ahead, mask=ahead < last, other=-1)
@@ -166,7 +169,7 @@ def _scores(
         p = gl.where(gl.expand_dims(present, 0), p, 0.0)
         ds = (p * (dp - gl.expand_dims(delta, 1)) * scale).to(ds_s.dtype)
         left = gl.convert_layout(ds, gl.DotOperandLayout(0, rotated, 2))
-        dq_r = warpgroup_mma(left, k_r.index(tile), dq_r, is_async=True)
+        dq_r = warpgroup_mma(left, k_r, dq_r, is_async=True)
         mbarrier.wait(free, turn)
         turn ^= 1
         ds_s.store(ds)
@@ -175,68 +178,70 @@ def _scores(
         dq_r = warpgroup_mma_wait(0, deps=[dq_r])
         gl.thread_barrier()
         mbarrier.arrive(ready, count=1)
-        tile += 1
-        if tile == COUNT:
-            tile = 0
-            phase ^= 1
     head = gl.expand_dims(gl.arange(0, HEADS, layout=gl.SliceLayout(1, rotated)), 1) * (LATENT + ROTATED)
     column = gl.expand_dims(LATENT + gl.arange(0, ROTATED, layout=gl.SliceLayout(0, rotated)), 0)
     gl.store(dq + head + column, dq_r.to(dq.dtype.element_ty))
 
 
 @gluon.jit
-def _first(
-    kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, loaded,
-    TILE: gl.constexpr, COUNT: gl.constexpr,
-):  # fmt: skip
+def _first(kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free, loaded):
     async_copy.wait_group(0)
     fence_async_shared()
     gl.thread_barrier()
     mbarrier.arrive(loaded, count=1)
-    _gradient(0, kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, TILE, COUNT)
+    _gradient(0, kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free)
 
 
 @gluon.jit
-def _second(
-    kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free,
-    TILE: gl.constexpr, COUNT: gl.constexpr,
-):  # fmt: skip
-    _gradient(1, kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free, TILE, COUNT)
+def _second(kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free):
+    _gradient(1, kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free)
 
 
 @gluon.jit
-def _gradient(
-    half: gl.constexpr, kv, flat, last, K, dq, written, k_c, k_r, own_s, ds_s, full, ready, free,
-    TILE: gl.constexpr, COUNT: gl.constexpr,
-):  # fmt: skip
-    """Half of the latent columns of dq, and the gather of the same columns. ``own_s`` goes to ``written``."""
+def _gradient(half: gl.constexpr, kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free):
+    """Half of the latent columns of dq, and the gather of the same columns. ``own_s`` goes to the rows of
+    ``weights`` from ``row`` on.
+    """
     X: gl.constexpr = LATENT + ROTATED
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
-    export: gl.constexpr = gl.BlockedLayout([1, 8], [256 // TILE, TILE // 8], [4, 1], [1, 0])
-    acc = gl.full([HEADS, HALF], 0.0, gl.float32, layout=layout)
-    for i in gl.static_range(COUNT):
-        if i * TILE < last:
-            s, s_narrow = selected_rows(flat, i * TILE, last, half, TILE)
-            gather(kv, 0, s, s_narrow, half, k_c.index(2 * i + half), k_r.index(i), full.index(2 * i + half))
-    place = written + gl.expand_dims(gl.arange(0, HEADS, layout=gl.SliceLayout(1, export)), 1) * K
-    lane = gl.expand_dims(gl.arange(0, TILE, layout=gl.SliceLayout(0, export)), 0)
-    tile = 0
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    own0: gl.constexpr = 2 * half
+    own1: gl.constexpr = 2 * half + 1
+    acc0 = gl.full([HEADS, QUARTER], 0.0, gl.float32, layout=layout)
+    acc1 = gl.full([HEADS, QUARTER], 0.0, gl.float32, layout=layout)
+    if last > 0:
+        s, s_narrow = selected_rows(flat, 0, last, TILE)
+        if half == 1:
+            gather_rotated(kv, 0, s_narrow, k_r)
+        gather(kv, 0, s, own0, k_c.index(own0))
+        signal(full.index(own0))
+        gather(kv, 0, s, own1, k_c.index(own1))
+        signal(full.index(own1))
     turn = 0
     for k0 in range(0, last, TILE):
-        ahead = k0 + COUNT * TILE
-        s, s_narrow = selected_rows(flat, ahead, last, half, TILE)
+        ahead = k0 + TILE
+        s, s_narrow = selected_rows(flat, ahead, last, TILE)
+        if half == 0:
+            prefetch(kv, 0, flat, ahead, last, TILE)
         mbarrier.wait(ready, turn)
         turn ^= 1
-        own = 2 * tile + half
-        acc = warpgroup_mma(ds_s, k_c.index(own), acc, is_async=True)
-        gl.store(place + k0 + lane, own_s.load(export), mask=k0 + lane < K)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc0 = warpgroup_mma(ds_s, k_c.index(own0), acc0, is_async=True)
+        acc1 = warpgroup_mma(ds_s, k_c.index(own1), acc1, is_async=True)
+        tma.async_copy_shared_to_global(weights, [row, k0], own_s)
+        # The scores' warpgroup is done with the rotated parts.
+        if half == 1:
+            if ahead < last:
+                gather_rotated(kv, 0, s_narrow, k_r)
+        acc0 = warpgroup_mma_wait(1, deps=[acc0])
+        if ahead < last:
+            gather(kv, 0, s, own0, k_c.index(own0))
+            signal(full.index(own0))
+        acc1 = warpgroup_mma_wait(0, deps=[acc1])
+        tma.store_wait(0)
         mbarrier.arrive(free, count=1)
         if ahead < last:
-            gather(kv, 0, s, s_narrow, half, k_c.index(own), k_r.index(tile), full.index(own))
-        tile += 1
-        if tile == COUNT:
-            tile = 0
+            gather(kv, 0, s, own1, k_c.index(own1))
+            signal(full.index(own1))
     head = gl.expand_dims(gl.arange(0, HEADS, layout=gl.SliceLayout(1, layout)), 1) * X
-    column = gl.expand_dims(half * HALF + gl.arange(0, HALF, layout=gl.SliceLayout(0, layout)), 0)
-    gl.store(dq + head + column, acc.to(dq.dtype.element_ty))
+    column = own0 * QUARTER + gl.expand_dims(gl.arange(0, QUARTER, layout=gl.SliceLayout(0, layout)), 0)
+    gl.store(dq + head + column, acc0.to(dq.dtype.element_ty))
+    gl.store(dq + head + column + QUARTER, acc1.to(dq.dtype.element_ty))

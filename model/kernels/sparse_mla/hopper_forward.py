@@ -1,273 +1,293 @@
-"""Sparse MLA's forward pass for Hopper; see ``hopper.py`` for how the work is shared.
+"""Sparse MLA's forward pass for Hopper; see ``hopper.py``.
 
-Shared memory: the query (64 heads x 576), two tiles of 64 gathered rows, one tile of weights. The warpgroup
-with the scores keeps half of the query in registers: shared memory is read less. While the values of tile j
-are added up, the scores of tile j + 1 are computed and tile j + 2 is on its way. A program takes one item (a
-query, 64 of its heads, a split of its keys) after the other, and the first tiles and the query of the next
-are on their way before one ends: the half of the query that goes to registers as soon as the item before has
-read its own, the rest behind the last product.
+Shared memory: the query (64 heads x 576) and two tiles of 64 gathered rows. Of two tiles each warpgroup that
+multiplies has the scores of one and half of the result's columns of both. Its weights take the place of the
+tile's rotated parts, which values do not have. While one turns scores into weights the other one multiplies.
+
+The third warpgroup copies: a copy of scattered rows keeps who issues it busy for about as long as it takes.
+A program takes one item (a query, 64 of its heads, a split of its keys) after the other; rows of the next
+are on their way before one ends.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    async_copy,
     fence_async_shared,
     mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from model.kernels.sparse_mla.hopper import (
     FILL,
-    HALF,
     HEADS,
     LATENT,
     LN2,
     LOG2E,
+    QUARTER,
     ROTATED,
     WARPS,
     gather,
+    gather_rotated,
     load_half,
     load_rotated,
     selected_rows,
+    signal,
+    weight_tiles,
 )
 
 TILE = gl.constexpr(64)
-# Of a thread of the values' warpgroups and of the scores'. ptxas does not follow these two and gives every
-# thread 168, but then spills nothing; with pairs that it follows it spills.
-REGISTERS = (152, 200)
+# Of a thread of the second warpgroup that multiplies, the first one has as many, and of the one that copies.
+REGISTERS = (208, 88)
 
 
-def launch(q, kv, index, out, lse, scale: float, splits: int, row0: int, rows: int) -> None:
+def launch(q, kv, index, out, lse, scale: float, splits: int, row0: int, rows: int, weights=None, top=None):
     """Fills out (splits, rows, N, C) and lse (splits, rows, N) for ``rows`` queries of q (B, T, N, X), from
-    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K).
+    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K). With them also weights (rows, N, K)
+    in 16 bits, those of tile i divided by exp2(top), and top (rows, tiles, N).
     """
     N = q.shape[2]
     items = rows * N // HEADS.value * splits
     _forward[(min(items, FILL),)](
-        q, kv, index, out, lse, scale * LOG2E.value, q.shape[1], kv.shape[1], N // HEADS.value,
-        index.shape[-1], row0, rows, splits, *REGISTERS, num_warps=WARPS,
+        q, kv, index, out, lse, None if weights is None else weight_tiles(weights), top, scale * LOG2E.value,
+        q.shape[1], kv.shape[1], N // HEADS.value, index.shape[-1], row0, rows, splits, *REGISTERS,
+        EXPORT=weights is not None, num_warps=WARPS,
     )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["T", "S", "row0", "rows", "splits"])
 def _forward(
-    q, kv, index, out, lse, scale_log2, T, S, blocks, K, row0, rows, splits,
-    VALUES_REGISTERS: gl.constexpr, SCORES_REGISTERS: gl.constexpr,
+    q, kv, index, out, lse, weights, top, scale_log2, T, S, blocks, K, row0, rows, splits,
+    SECOND_REGISTERS: gl.constexpr, COPY_REGISTERS: gl.constexpr, EXPORT: gl.constexpr,
 ):  # fmt: skip
     shared: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     dtype: gl.constexpr = q.dtype.element_ty
 
-    q_c = gl.allocate_shared_memory(dtype, [2, HEADS, HALF], shared)
+    q_c = gl.allocate_shared_memory(dtype, [4, HEADS, QUARTER], shared)
     q_r = gl.allocate_shared_memory(dtype, [HEADS, ROTATED], shared)
-    k_c = gl.allocate_shared_memory(dtype, [4, TILE, HALF], shared)  # tile 0 in halves, tile 1 in halves
+    k_c = gl.allocate_shared_memory(dtype, [8, TILE, QUARTER], shared)  # tile 0 in quarters, then tile 1
     k_r = gl.allocate_shared_memory(dtype, [2, TILE, ROTATED], shared)
-    weight = gl.allocate_shared_memory(dtype, [HEADS, TILE], shared)
-    factor = gl.allocate_shared_memory(gl.float32, [4, HEADS], flat)  # of a tile, of the next, of two results
-    full = gl.allocate_shared_memory(gl.int64, [4, 1], barrier)
-    # Two where one side may be a turn ahead of the other.
-    scaled = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    # Of each tile: maxima so far, what the sums so far shrink by; of each warpgroup: sums of its weights.
+    most = gl.allocate_shared_memory(gl.float32, [2, HEADS], flat)
+    factor = gl.allocate_shared_memory(gl.float32, [2, HEADS], flat)
+    sums = gl.allocate_shared_memory(gl.float32, [2, HEADS], flat)
+    full = gl.allocate_shared_memory(gl.int64, [4, 1], barrier)  # of each tile: half 0, half 1
+    free = gl.allocate_shared_memory(gl.int64, [4, 1], barrier)
+    ready = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     done = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    ready, free = others.index(0), others.index(1)
+    query = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)  # arrived, read
     for i in gl.static_range(4):
         mbarrier.init(full.index(i), count=128)
+        mbarrier.init(free.index(i), count=1)
     for i in gl.static_range(2):
-        mbarrier.init(scaled.index(i), count=1)
+        mbarrier.init(ready.index(i), count=1)
         mbarrier.init(done.index(i), count=1)
-    mbarrier.init(ready, count=1)
-    mbarrier.init(free, count=2)
+    mbarrier.init(query.index(0), count=128)
+    mbarrier.init(query.index(1), count=2)
 
-    tiles = gl.cdiv(gl.cdiv(K, TILE), splits)
+    pairs = gl.cdiv(gl.cdiv(K, 2 * TILE), splits)
     gl.warp_specialize(
         [
             (
-                _values,
-                (0, kv, index, T, S, K, row0, rows, blocks, splits, tiles, out, k_c, k_r, weight, factor,
-                 full, scaled, ready, free, done),
+                _multiply,
+                (0, index, scale_log2, K, row0, rows, blocks, splits, pairs, out, lse, weights, top, q_c, q_r,
+                 k_c, k_r, most, factor, sums, full, free, ready, done, query, EXPORT),
             ),
             (
-                _values,
-                (1, kv, index, T, S, K, row0, rows, blocks, splits, tiles, out, k_c, k_r, weight, factor,
-                 full, scaled, ready, free, done),
+                _multiply,
+                (1, index, scale_log2, K, row0, rows, blocks, splits, pairs, out, lse, weights, top, q_c, q_r,
+                 k_c, k_r, most, factor, sums, full, free, ready, done, query, EXPORT),
             ),
             (
-                _scores,
-                (q, index, scale_log2, K, row0, rows, blocks, splits, tiles, lse, q_c, q_r, k_c, k_r, weight,
-                 factor, full, scaled, ready, free, done),
+                _copy,
+                (q, kv, index, T, S, K, row0, rows, blocks, splits, pairs, q_c, q_r, k_c, k_r, full, free,
+                 query),
             ),
         ],
         [4, 4],
-        [VALUES_REGISTERS, SCORES_REGISTERS],
+        [SECOND_REGISTERS, COPY_REGISTERS],
     )  # fmt: skip
 
 
 @gluon.jit
-def _place(item, row0, rows, blocks, K, tiles):
+def _place(item, row0, rows, blocks, K, pairs):
     """Row, first and last + 1 selected key of an item; items count blocks of heads, then rows, then
     splits.
     """
     wide = item // blocks
     split = wide // rows
-    first = split * tiles * TILE
-    return row0 + wide - split * rows, first, gl.minimum(first + tiles * TILE, K)
+    first = split * pairs * 2 * TILE
+    return row0 + wide - split * rows, first, gl.minimum(first + pairs * 2 * TILE, K)
 
 
 @gluon.jit
-def _load_query(q, item, row, blocks, q_c, q_r, held: gl.constexpr):
-    """Starts copying the half of a query that registers hold, or the rest of it."""
+def _copy(q, kv, index, T, S, K, row0, rows, blocks, splits, pairs, q_c, q_r, k_c, k_r, full, free, query):
+    """Every tile's half of who has its scores first, then the other and the rotated parts. Selected rows are
+    read a tile ahead.
+    """
     X: gl.constexpr = LATENT + ROTATED
-    source = q + (row.to(gl.int64) * blocks + item % blocks) * HEADS * X
-    if held:
-        load_half(source + HALF, X, q_c.index(1))
-    else:
-        load_half(source, X, q_c.index(0))
-        load_rotated(source, q_r)
-    async_copy.commit_group()
+    items = rows * blocks * splits
+    turn = 1  # the first tiles and the first query find their places empty
+    query_turn = 1
+    row, first, last = _place(gl.program_id(0), row0, rows, blocks, K, pairs)
+    s, s_narrow = selected_rows(index + row.to(gl.int64) * K, first, last, TILE)
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        base = row // T * S
+        index_row = index + row.to(gl.int64) * K
+        source = q + (row.to(gl.int64) * blocks + item % blocks) * HEADS * X
+        for pair in range(pairs):
+            place = first + (2 * pair + 1) * TILE
+            s_odd, odd_narrow = selected_rows(index_row, place, last, TILE)
+            _copy_tile(0, kv, base, s, s_narrow, k_c, k_r, full, free, turn)
+            if pair == 0:
+                mbarrier.wait(query.index(1), query_turn)
+                load_half(source, X, q_c.index(0), q_c.index(1))
+                load_half(source + 2 * QUARTER, X, q_c.index(2), q_c.index(3))
+                load_rotated(source, q_r)
+                signal(query.index(0))
+            place += TILE
+            if pair == pairs - 1:
+                following = gl.minimum(item + gl.num_programs(0), items - 1)
+                row, first, last = _place(following, row0, rows, blocks, K, pairs)
+                index_row = index + row.to(gl.int64) * K
+                place = first
+            s, s_narrow = selected_rows(index_row, place, last, TILE)
+            _copy_tile(1, kv, base, s_odd, odd_narrow, k_c, k_r, full, free, turn)
+            turn ^= 1
+        query_turn ^= 1
 
 
 @gluon.jit
-def _scores(
-    q, index, scale_log2, K, row0, rows, blocks, splits, tiles, lse, q_c, q_r, k_c, k_r, weight, factor, full,
-    scaled, ready, free, done,
+def _copy_tile(tile: gl.constexpr, kv, base, s, s_narrow, k_c, k_r, full, free, turn):
+    own: gl.constexpr = 2 * tile + tile
+    other: gl.constexpr = 2 * tile + 1 - tile
+    mbarrier.wait(free.index(own), turn)
+    gather(kv, base, s, 2 * tile, k_c.index(2 * own))
+    gather(kv, base, s, 2 * tile + 1, k_c.index(2 * own + 1))
+    signal(full.index(own))
+    mbarrier.wait(free.index(other), turn)
+    gather_rotated(kv, base, s_narrow, k_r.index(tile))
+    gather(kv, base, s, 2 - 2 * tile, k_c.index(2 * other))
+    gather(kv, base, s, 3 - 2 * tile, k_c.index(2 * other + 1))
+    signal(full.index(other))
+
+
+@gluon.jit
+def _multiply(
+    side: gl.constexpr, index, scale_log2, K, row0, rows, blocks, splits, pairs, out, lse, weights, top, q_c,
+    q_r, k_c, k_r, most, factor, sums, full, free, ready, done, query, EXPORT: gl.constexpr,
 ):  # fmt: skip
-    """Weights of each tile into ``weight``, and into ``factor`` what the sums so far shrink by."""
+    """Scores of tile ``side`` of each pair, and that half of the result's columns."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    wide: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     head_axis: gl.constexpr = gl.SliceLayout(1, layout)
+    wide_axis: gl.constexpr = gl.SliceLayout(1, wide)
+    other: gl.constexpr = 1 - side
+    # A result leaves the cache to the keys; what splits give is read again at once.
+    stream: gl.constexpr = ".cs" if out.dtype.element_ty == gl.bfloat16 else ""
     lane = gl.arange(0, TILE, layout=gl.SliceLayout(0, layout))
     zero = gl.full([HEADS, TILE], 0.0, gl.float32, layout=layout)
-    operand: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     items = rows * blocks * splits
-    step = gl.num_programs(0)
-    item0 = gl.program_id(0)
-    row, first, last = _place(item0, row0, rows, blocks, K, tiles)
-    _load_query(q, item0, row, blocks, q_c, q_r, True)
-    _load_query(q, item0, row, blocks, q_c, q_r, False)
-    tile = 0  # which of the two
     phase = 0
-    result = 0
-    for item in range(item0, items, step):
-        row, first, last = _place(item, row0, rows, blocks, K, tiles)
+    turn = 0
+    # Always 0, which the compiler does not know: else it keeps an address for each operand in a register.
+    nil = gl.program_id(1)
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        row, first, last = _place(item, row0, rows, blocks, K, pairs)
         index_row = index + row.to(gl.int64) * K
-        s = gl.load(index_row + first + lane, mask=first + lane < last, other=-1)
         m = gl.full([HEADS], float("-inf"), gl.float32, layout=head_axis)
         norm = gl.full([HEADS], 0.0, gl.float32, layout=head_axis)
-        async_copy.wait_group(0)
-        fence_async_shared()
-        gl.thread_barrier()
-        held = q_c.index(1).load(operand)
-        gl.thread_barrier()
-        more = item + step < items
-        row_next, _, _ = _place(gl.minimum(item + step, items - 1), row0, rows, blocks, K, tiles)
-        if more:
-            _load_query(q, item + step, row_next, blocks, q_c, q_r, True)
-        for number in range(tiles):
-            mbarrier.wait(full.index(2 * tile), phase)
+        acc0 = gl.full([HEADS, QUARTER], 0.0, gl.float32, layout=wide)
+        acc1 = gl.full([HEADS, QUARTER], 0.0, gl.float32, layout=wide)
+        mbarrier.wait(query.index(0), turn)
+        for pair in range(pairs):
+            k0 = first + (2 * pair + side) * TILE
+            s = gl.load(index_row + k0 + lane, mask=k0 + lane < last, other=-1)
+            mbarrier.wait(full.index(2 * side + side), phase)
             fence_async_shared()
-            half0 = k_c.index(2 * tile).permute((1, 0))
-            score = warpgroup_mma(q_c.index(0), half0, zero, use_acc=False, is_async=True)
-            mbarrier.wait(full.index(2 * tile + 1), phase)
+            score = zero
+            for i in gl.static_range(2 * side, 2 * side + 2):
+                part = k_c.index(nil + 4 * side + i).permute((1, 0))
+                score = warpgroup_mma(q_c.index(nil + i), part, score, use_acc=i != 2 * side, is_async=True)
+            mbarrier.wait(full.index(2 * side + other), phase)
             fence_async_shared()
-            half1 = k_c.index(2 * tile + 1).permute((1, 0))
-            score = warpgroup_mma(held, half1, score, is_async=True)
-            score = warpgroup_mma(q_r, k_r.index(tile).permute((1, 0)), score, is_async=True)
-            present = s >= 0
-            ahead = first + (number + 1) * TILE + lane
-            s = gl.load(index_row + ahead, mask=ahead < last, other=-1)
+            for i in gl.static_range(2 * other, 2 * other + 2):
+                part = k_c.index(nil + 4 * side + i).permute((1, 0))
+                score = warpgroup_mma(q_c.index(nil + i), part, score, is_async=True)
+            score = warpgroup_mma(q_r, k_r.index(nil + side).permute((1, 0)), score, is_async=True)
             score = warpgroup_mma_wait(0, deps=[score])
-            score = gl.where(gl.expand_dims(present, 0), score * scale_log2, float("-inf"))
+            if pair == pairs - 1:
+                mbarrier.arrive(query.index(1), count=1)
+            score = gl.where(gl.expand_dims(s >= 0, 0), score * scale_log2, float("-inf"))
+            if side == 1:
+                # The tile before: its product runs while these scores become weights.
+                mbarrier.wait(ready.index(0), phase)
+                m = most.index(0).load(head_axis)
+                norm = norm * factor.index(0).load(head_axis)
+                acc0, acc1 = _add(0, 1, nil, acc0, acc1, k_c, k_r, factor.index(0).load(wide_axis))
             m_new = gl.maximum(m, gl.max(score, 1))
             safe = gl.where(m_new == float("-inf"), 0.0, m_new)  # no key so far: exp2(-inf - 0) = 0
             shrink = gl.exp2(m - safe)
             m = m_new
-            # Read two tiles ago: ``free`` was waited for since.
-            factor.index(tile).store(shrink)
-            gl.thread_barrier()
-            mbarrier.arrive(scaled.index(tile), count=1)
             p = gl.exp2(score - gl.expand_dims(safe, 1))
-            mbarrier.wait(free, 1 - tile)
-            weight.store(p.to(weight.dtype))
+            k_r.index(side).store(p.to(k_r.dtype))
+            most.index(side).store(m)
+            factor.index(side).store(shrink)
             fence_async_shared()
             gl.thread_barrier()
-            mbarrier.arrive(ready, count=1)
+            mbarrier.arrive(ready.index(side), count=1)
             norm = norm * shrink + gl.sum(p, 1)
-            phase ^= tile
-            tile ^= 1
-        if more:
-            _load_query(q, item + step, row_next, blocks, q_c, q_r, False)
-        empty = norm == 0.0
-        factor.index(2 + result).store(gl.where(empty, 0.0, 1.0 / gl.where(empty, 1.0, norm)))
+            if EXPORT:
+                head = item % blocks * HEADS + gl.arange(0, HEADS, layout=head_axis)
+                place = (row - row0) * gl.cdiv(K, TILE) + k0 // TILE
+                gl.store(top + place.to(gl.int64) * blocks * HEADS + head, safe, mask=k0 < K)
+                local = ((row - row0) * blocks + item % blocks) * HEADS
+                tma.async_copy_shared_to_global(weights, [local, k0], k_r.index(side))
+            if side == 1:
+                acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
+                mbarrier.arrive(free.index(1), count=1)
+            acc0, acc1 = _add(side, side, nil, acc0, acc1, k_c, k_r, factor.index(side).load(wide_axis))
+            acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
+            if EXPORT:
+                tma.store_wait(0)
+            mbarrier.arrive(free.index(2 * side + side), count=1)
+            if side == 0:
+                mbarrier.wait(ready.index(1), phase)
+                m = most.index(1).load(head_axis)
+                norm = norm * factor.index(1).load(head_axis)
+                acc0, acc1 = _add(1, 0, nil, acc0, acc1, k_c, k_r, factor.index(1).load(wide_axis))
+                acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
+                mbarrier.arrive(free.index(2), count=1)
+            phase ^= 1
+            nil = nil * phase
+        sums.index(side).store(norm)
         gl.thread_barrier()
-        mbarrier.arrive(done.index(result), count=1)
-        result ^= 1
-        log = gl.where(empty, float("-inf"), (m + gl.log2(gl.where(empty, 1.0, norm))) * LN2)
-        gl.store(lse + item.to(gl.int64) * HEADS + gl.arange(0, HEADS, layout=head_axis), log)
+        mbarrier.arrive(done.index(side), count=1)
+        mbarrier.wait(done.index(other), turn)
+        turn ^= 1
+        if side == 0:
+            norm = norm + sums.index(1).load(head_axis)
+            empty = norm == 0.0
+            log = gl.where(empty, float("-inf"), (m + gl.log2(gl.where(empty, 1.0, norm))) * LN2)
+            gl.store(lse + item.to(gl.int64) * HEADS + gl.arange(0, HEADS, layout=head_axis), log)
+        norm = sums.index(0).load(wide_axis) + sums.index(1).load(wide_axis)
+        inverse = gl.expand_dims(1.0 / gl.where(norm == 0.0, 1.0, norm), 1)
+        head = gl.expand_dims(gl.arange(0, HEADS, layout=wide_axis), 1)
+        column = 2 * side * QUARTER + gl.expand_dims(gl.arange(0, QUARTER, layout=gl.SliceLayout(0, wide)), 0)
+        place = out + item.to(gl.int64) * HEADS * LATENT + head * LATENT + column
+        gl.store(place, (acc0 * inverse).to(out.dtype.element_ty), cache_modifier=stream)
+        gl.store(place + QUARTER, (acc1 * inverse).to(out.dtype.element_ty), cache_modifier=stream)
 
 
 @gluon.jit
-def _values(
-    half: gl.constexpr, kv, index, T, S, K, row0, rows, blocks, splits, tiles, out, k_c, k_r, weight, factor,
-    full, scaled, ready, free, done,
-):  # fmt: skip
-    """Half of the columns of the result, and the gather of the same columns, two tiles ahead: at an item's
-    end those of the next.
-
-    No fence stands before the product: the scores' warpgroup has seen the rows, and fenced before it
-    signalled.
-    """
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
-    # A result leaves the cache to the keys; what splits give is read again at once.
-    stream: gl.constexpr = ".cs" if out.dtype.element_ty == gl.bfloat16 else ""
-    head_axis: gl.constexpr = gl.SliceLayout(1, layout)
-    items = rows * blocks * splits
-    step = gl.num_programs(0)
-    ahead = gl.program_id(0)
-    ahead_tile = 0
-    for i in gl.static_range(2):
-        if ahead < items:
-            row, first, last = _place(ahead, row0, rows, blocks, K, tiles)
-            s, s_narrow = selected_rows(
-                index + row.to(gl.int64) * K, first + ahead_tile * TILE, last, half, TILE
-            )
-            own = 2 * i + half
-            gather(kv, row // T * S, s, s_narrow, half, k_c.index(own), k_r.index(i), full.index(own))
-        ahead_tile += 1
-        ahead = gl.where(ahead_tile == tiles, ahead + step, ahead)
-        ahead_tile = gl.where(ahead_tile == tiles, 0, ahead_tile)
-    tile = 0
-    phase = 0
-    result = 0
-    turn = 0
-    for item in range(gl.program_id(0), items, step):
-        acc = gl.full([HEADS, HALF], 0.0, gl.float32, layout=layout)
-        for _ in range(tiles):
-            row, first, last = _place(gl.minimum(ahead, items - 1), row0, rows, blocks, K, tiles)
-            s, s_narrow = selected_rows(
-                index + row.to(gl.int64) * K, first + ahead_tile * TILE, last, half, TILE
-            )
-            mbarrier.wait(scaled.index(tile), phase)
-            acc = acc * gl.expand_dims(factor.index(tile).load(head_axis), 1)
-            mbarrier.wait(ready, tile)
-            own = 2 * tile + half
-            acc = warpgroup_mma(weight, k_c.index(own), acc, is_async=True)
-            acc = warpgroup_mma_wait(0, deps=[acc])
-            mbarrier.arrive(free, count=1)
-            if ahead < items:
-                # The scores are done with the rotated parts, or there were no weights.
-                gather(kv, row // T * S, s, s_narrow, half, k_c.index(own), k_r.index(tile), full.index(own))
-            ahead_tile += 1
-            ahead = gl.where(ahead_tile == tiles, ahead + step, ahead)
-            ahead_tile = gl.where(ahead_tile == tiles, 0, ahead_tile)
-            phase ^= tile
-            tile ^= 1
-        mbarrier.wait(done.index(result), turn)
-        acc = acc * gl.expand_dims(factor.index(2 + result).load(head_axis), 1)
-        turn ^= result
-        result ^= 1
-        head = gl.expand_dims(gl.arange(0, HEADS, layout=head_axis), 1)
-        column = half * HALF + gl.expand_dims(gl.arange(0, HALF, layout=gl.SliceLayout(0, layout)), 0)
-        place = out + item.to(gl.int64) * HEADS * LATENT + head * LATENT + column
-        gl.store(place, acc.to(out.dtype.element_ty), cache_modifier=stream)
+def _add(tile: gl.constexpr, half: gl.constexpr, nil, acc0, acc1, k_c, k_r, factor):
+    """Starts adding a tile's weighted values to what ``factor`` shrinks."""
+    acc0 = acc0 * gl.expand_dims(factor, 1)
+    acc1 = acc1 * gl.expand_dims(factor, 1)
+    place = nil + 4 * tile + 2 * half
+    acc0 = warpgroup_mma(k_r.index(nil + tile), k_c.index(place), acc0, is_async=True)
+    acc1 = warpgroup_mma(k_r.index(nil + tile), k_c.index(place + 1), acc1, is_async=True)
+    return acc0, acc1

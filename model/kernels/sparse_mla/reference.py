@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 
+QUERY_TILE = 128
+
 
 def sparse_mla(
     q_BTNX: torch.Tensor,
@@ -17,7 +19,8 @@ def sparse_mla(
     latent: int,
     *,
     again: tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    mean: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Softmax attention of every query over its own selected keys. Gradients flow to ``q_BTNX`` and
     ``kv_BSX``.
 
@@ -29,11 +32,14 @@ def sparse_mla(
         latent: C; the values are ``kv_BSX[..., :latent]``.
         again: a function and tensors that make the queries once more. An implementation may then keep those
             tensors for the backward pass in place of the queries, the largest tensor here.
+        mean: whether the third result is wanted.
 
     Returns:
         out_BTNC in q's dtype: the attention-weighted latent, zero for a query that selects nothing;
         lse_BTN, float32 (float64 for float64 inputs): natural log-sum-exp of the scaled scores, -inf for such
-        a query. No gradient flows through lse.
+        a query;
+        mean_BTK, of lse's dtype: the mean over heads of each selected key's weight, 0 at negative entries;
+        None unless asked for. Neither of the last two carries a gradient.
     """
     dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
     absent_BT1K = (index_BTK < 0).unsqueeze(2)
@@ -43,7 +49,47 @@ def sparse_mla(
     lse_BTN = score_BTNK.detach().logsumexp(-1)
     # A query without keys has only -inf scores: its softmax is NaN, and zero is meant.
     weight_BTNK = score_BTNK.softmax(-1).masked_fill(absent_BT1K, 0.0)
-    return weight_BTNK.to(q_BTNX.dtype) @ selected_BTKX[..., :latent], lse_BTN
+    out_BTNC = weight_BTNK.to(q_BTNX.dtype) @ selected_BTKX[..., :latent]
+    return out_BTNC, lse_BTN, weight_BTNK.detach().mean(2) if mean else None
+
+
+@torch.no_grad()
+def head_mean(
+    q_BTNX: torch.Tensor,
+    kv_BSX: torch.Tensor,
+    index_BTK: torch.Tensor,
+    scale: float,
+    *,
+    lse_BTN: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The third result of ``sparse_mla`` alone, where attention was computed another way: mean_BTK, without a
+    gradient. Queries are worked off in tiles, so that nothing of size T x K x X outlives its tile.
+
+    Args:
+        q_BTNX, kv_BSX, index_BTK, scale: as in ``sparse_mla``.
+        lse_BTN: its second result for the same inputs, where it is known; saves work.
+    """
+    dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
+    mean_BTK = torch.empty(index_BTK.shape, dtype=dtype, device=q_BTNX.device)
+    for t in range(0, index_BTK.shape[1], QUERY_TILE):
+        rows = slice(t, t + QUERY_TILE)
+        index = index_BTK[:, rows]
+        score_BTNK = (q_BTNX[:, rows] @ gather_rows(kv_BSX, index).transpose(2, 3)).to(dtype) * scale
+        lse_BNT = None if lse_BTN is None else lse_BTN[:, rows].transpose(1, 2)
+        mean_BTK[:, rows] = mean_weight(score_BTNK.transpose(1, 2), index >= 0, lse_BNT)
+    return mean_BTK
+
+
+def mean_weight(
+    score_BNTS: torch.Tensor, visible_BTS: torch.Tensor, lse_BNT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Mean over heads of the masked softmax (B, T, S): it sums to one over keys, or is zero where nothing is
+    visible.
+    """
+    hidden_BTS = ~visible_BTS
+    masked = score_BNTS.masked_fill(hidden_BTS.unsqueeze(1), float("-inf"))
+    each = masked.softmax(-1) if lse_BNT is None else (masked - lse_BNT.unsqueeze(-1)).exp()
+    return each.mean(1).masked_fill(hidden_BTS, 0.0)
 
 
 def gather_rows(row_BSX: torch.Tensor, index_BTK: torch.Tensor) -> torch.Tensor:

@@ -15,14 +15,16 @@ import torch
 import triton
 import triton.language as tl
 
-from model.kernels.sparse_mla.hopper import FILL, fits
-from model.kernels.sparse_mla.hopper_forward import launch
+from model.kernels.sparse_mla.hopper import FILL, LATENT, fits
+from model.kernels.sparse_mla.hopper_forward import TILE, launch
+from model.kernels.sparse_mla.mean import mean_of_scores, mean_of_weights
+from model.kernels.sparse_mla.rows import LN2, LOG2E, load_keys, load_query
 
 _INTERPRET = triton.knobs.runtime.interpret
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
 # Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
 FEW_HEADS, MANY_HEADS = (64, 4, 2), (64, 8, 2)
+# Bytes of weights held at once while their mean over heads is wanted.
+WORKSPACE = 1 << 29
 
 
 def sparse_mla(
@@ -33,8 +35,9 @@ def sparse_mla(
     latent: int,
     *,
     again: tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]] | None = None,
+    mean: bool = False,
     deterministic: bool | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """As ``reference.sparse_mla``; sums and the softmax are in float32.
 
     Args:
@@ -45,22 +48,30 @@ def sparse_mla(
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     make, tensors = again or (None, ())
-    return _SparseMLA.apply(q_BTNX, kv_BSX, index_BTK, scale, latent, deterministic, make, *tensors)
+    return _SparseMLA.apply(q_BTNX, kv_BSX, index_BTK, scale, latent, deterministic, mean, make, *tensors)
+
+
+def head_mean(q_BTNX, kv_BSX, index_BTK, scale: float, *, lse_BTN=None) -> torch.Tensor:
+    """As ``reference.head_mean``."""
+    q, kv, index = (x.detach().contiguous() for x in (q_BTNX, kv_BSX, index_BTK.int()))
+    if _weights_fit(q, index, LATENT.value):
+        return attend(q, kv, index, scale, LATENT.value, mean=True)[2]
+    return mean_of_scores(q, kv, index, scale, lse_BTN)
 
 
 class _SparseMLA(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, kv, index, scale, latent, deterministic, make, *tensors):
+    def forward(ctx, q, kv, index, scale, latent, deterministic, mean, make, *tensors):
         q, kv, index = q.contiguous(), kv.contiguous(), index.int().contiguous()
-        out, lse = attend(q, kv, index, scale, latent)
+        out, lse, average = attend(q, kv, index, scale, latent, mean=mean)
         ctx.save_for_backward(kv, index, out, lse, *(tensors if make else (q,)))
         ctx.make = make
         ctx.scale, ctx.latent, ctx.deterministic = scale, latent, deterministic
-        ctx.mark_non_differentiable(lse)
-        return out, lse
+        ctx.mark_non_differentiable(*(x for x in (lse, average) if x is not None))
+        return out, lse, average
 
     @staticmethod
-    def backward(ctx, grad_out, _):
+    def backward(ctx, grad_out, *_):
         from model.kernels.sparse_mla.backward import gradients
 
         kv, index, out, lse, *rest = ctx.saved_tensors
@@ -71,37 +82,58 @@ class _SparseMLA(torch.autograd.Function):
         return dq, dkv, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
-def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None):
-    """(out_BTNC, lse_BTN) without autograd; ``splits`` cuts the keys of each query (None: by the query
-    count), ``hopper`` says whether to use the kernel for that chip (None: where it fits).
+def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None, mean=False):
+    """(out_BTNC, lse_BTN, mean_BTK or None) without autograd; ``splits`` cuts the keys of each query (None:
+    by the query count), ``hopper`` says whether to use the kernel for that chip (None: where it fits).
     """
     B, T, N, X = q.shape
     K, rows = index.shape[-1], B * T
     out = torch.empty(B, T, N, latent, dtype=q.dtype, device=q.device)
     lse = torch.empty(B, T, N, dtype=torch.float32, device=q.device)
     if rows == 0 or N == 0:
-        return out, lse
+        return out, lse, (torch.zeros(B, T, K, device=q.device) if mean else None)
     hopper = K > 0 and fits(q, latent) if hopper is None else hopper
+    export = mean and hopper and _weights_fit(q, index, latent)
+    average = torch.empty(rows, K, device=q.device) if export else None
+    for row0, count, cuts in _parts(rows, N, K, splits, hopper, export):
+        part = slice(row0, row0 + count)
+        target = out.view(rows, N, latent)[part], lse.view(rows, N)[part]
+        _attend_rows(
+            q, kv, index, *target, scale, row0, count, cuts, hopper, average[part] if export else None
+        )
+    if mean and not export:
+        return out, lse, mean_of_scores(q, kv, index, scale, lse)
+    return out, lse, average.view(B, T, K) if export else None
+
+
+def _weights_fit(q, index, latent: int) -> bool:
+    """Whether the kernel for Hopper can write out its weights: rows of whole 16 bytes."""
+    return fits(q, latent) and index.shape[-1] > 0 and index.shape[-1] % 8 == 0
+
+
+def _parts(rows: int, N: int, K: int, splits: int | None, hopper: bool, export: bool):
+    """First row, rows and splits of each launch. Of many queries the last would have the card almost to
+    themselves: their keys are cut too. Weights that are written out bound the others.
+    """
     blocks = triton.cdiv(N, max(16, min(64, triton.next_power_of_2(N))))
     if splits is None:
         splits = _splits(rows * blocks, K)
-    # Of many queries the last would have the card almost to themselves: their keys are cut too.
     last = rows * blocks % FILL // blocks if hopper and splits == 1 and rows * blocks > FILL else 0
     last = last if _splits(last * blocks, K) > 1 else 0
-    parts = [(0, rows - last, splits), (rows - last, last, _splits(last * blocks, K))]
-    for row0, count, cuts in parts[: 1 + (last > 0)]:
-        target = out.view(rows, N, latent)[row0 : row0 + count], lse.view(rows, N)[row0 : row0 + count]
-        _attend_rows(q, kv, index, *target, scale, row0, count, cuts, hopper)
-    return out, lse
+    most = max(1, WORKSPACE // (2 * N * K) // FILL) * FILL if export else rows
+    for row in range(0, rows - last, most):
+        yield row, min(most, rows - last - row), splits
+    if last:
+        yield rows - last, last, _splits(last * blocks, K)
 
 
 def _splits(programs: int, K: int) -> int:
     return max(1, min(FILL // max(programs, 1), triton.cdiv(K, 128)))
 
 
-def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, splits: int, hopper: bool):
-    """Fills out (rows, N, C) and lse (rows, N) for ``rows`` queries from ``row0`` on; the plain kernel takes
-    all of them.
+def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, splits: int, hopper: bool, mean):
+    """Fills out (rows, N, C), lse (rows, N) and, where wanted, mean (rows, K) for ``rows`` queries from
+    ``row0`` on; the plain kernel takes all of them.
     """
     N, X, K, latent = q.shape[2], q.shape[3], index.shape[-1], out.shape[-1]
     part, part_lse = out, lse
@@ -109,7 +141,11 @@ def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, spl
         part = torch.empty(splits, rows, N, latent, dtype=torch.float32, device=q.device)
         part_lse = torch.empty(splits, rows, N, dtype=torch.float32, device=q.device)
     if hopper:
-        launch(q, kv, index, part, part_lse, scale, splits, row0, rows)
+        weights = top = None
+        if mean is not None:
+            weights = torch.empty(rows, N, K, dtype=q.dtype, device=q.device)
+            top = torch.empty(rows, triton.cdiv(K, TILE.value), N, dtype=torch.float32, device=q.device)
+        launch(q, kv, index, part, part_lse, scale, splits, row0, rows, weights, top)
     else:
         block_n = max(16, min(64, triton.next_power_of_2(N)))
         block_c, block_r = triton.next_power_of_2(latent), max(16, triton.next_power_of_2(X - latent))
@@ -124,35 +160,8 @@ def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, spl
             part, part_lse, out, lse, rows, N, splits,
             C=latent, BLOCK_C=triton.next_power_of_2(latent), num_warps=4,
         )  # fmt: skip
-
-
-@triton.jit
-def load_query(
-    q, row, head, N, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr
-):
-    """Latent part (heads, BLOCK_C) and rotated part (heads, BLOCK_R) of one query."""
-    X: tl.constexpr = C + R
-    c = tl.arange(0, BLOCK_C)
-    r = tl.arange(0, BLOCK_R)
-    base = q + (row.to(tl.int64) * N + head)[:, None] * X
-    q_c = tl.load(base + c[None, :], mask=(head < N)[:, None] & (c < C)[None, :], other=0.0)
-    q_r = tl.load(base + C + r[None, :], mask=(head < N)[:, None] & (r < R)[None, :], other=0.0)
-    return q_c, q_r
-
-
-@triton.jit
-def load_keys(
-    kv, s, base_row, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr
-):
-    """Latent and rotated part of the rows ``s`` (negative: zeros)."""
-    X: tl.constexpr = C + R
-    c = tl.arange(0, BLOCK_C)
-    r = tl.arange(0, BLOCK_R)
-    ok = s >= 0
-    base = kv + (base_row + tl.where(ok, s, 0))[:, None] * X
-    k_c = tl.load(base + c[None, :], mask=ok[:, None] & (c < C)[None, :], other=0.0)
-    k_r = tl.load(base + C + r[None, :], mask=ok[:, None] & (r < R)[None, :], other=0.0)
-    return k_c, k_r
+    if mean is not None:
+        mean_of_weights(weights, top, lse, mean)
 
 
 # Passes of an engine differ in these, and all requests wait while the kernel is compiled for another one (2 s
