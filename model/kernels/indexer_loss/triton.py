@@ -63,7 +63,10 @@ def _dense(iq, ik, iw, q, k, scale, start, stop):
     q, k = q.contiguous(), k.contiguous()
     device = q.device
     loss = torch.zeros(B, T, dtype=torch.float32, device=device)
-    diq, diw = torch.zeros_like(iq, dtype=torch.float32), torch.zeros(B, T, I, device=device)
+    diq, diw = (
+        torch.zeros_like(iq, dtype=torch.float32),
+        torch.zeros(B, T, I, dtype=torch.float32, device=device),
+    )
     dik = torch.zeros(B, S, J, dtype=torch.float32, device=device)
     if B * T == 0 or S == 0:
         return loss, stop > start, (diq, dik, diw)
@@ -255,7 +258,10 @@ def _sparse(iq, ik, iw, target, index):
     S, (I, J) = ik.shape[1], iq.shape[2:]
     device, rows = iq.device, B * T
     loss = torch.zeros(B, T, dtype=torch.float32, device=device)
-    diq, diw = torch.zeros_like(iq, dtype=torch.float32), torch.zeros(B, T, I, device=device)
+    diq, diw = (
+        torch.zeros_like(iq, dtype=torch.float32),
+        torch.zeros(B, T, I, dtype=torch.float32, device=device),
+    )
     dik = torch.zeros(B * S, J, dtype=torch.float32, device=device)
     if rows == 0 or K == 0:
         return loss, (index >= 0).any(-1), (diq, dik.view(B, S, J), diw)

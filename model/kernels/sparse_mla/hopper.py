@@ -4,7 +4,10 @@ GLM-5's head sizes.
 Warpgroups have roles, which ``hopper_forward.py`` and ``hopper_backward.py`` describe. Plain Triton lets
 every warpgroup do a part of everything, so that products, softmax and the gather wait for one another; here
 they overlap, a score product reads its operands from shared memory once, and a row's maximum is found inside
-a warp. Rows are gathered in quarters: a product starts with those that are there, and makes room for others.
+a warp. A product starts with the part of the rows that is there, and makes room for others.
+
+One thread arrives at a barrier for its warpgroup; all that the others did before is done by then, as Triton
+3.6 has the warpgroup meet before every ``mbarrier.arrive``.
 """
 
 import torch
@@ -17,8 +20,6 @@ from model.kernels.hopper import available
 
 # Heads of one program, latent, a quarter of it, rotated dims.
 HEADS, LATENT, QUARTER, ROTATED = gl.constexpr(64), gl.constexpr(512), gl.constexpr(128), gl.constexpr(64)
-LOG2E = gl.constexpr(1.4426950408889634)
-LN2 = gl.constexpr(0.6931471805599453)
 WARPS = 4  # of each of the three warpgroups
 # Programs that fill the card, one a multiprocessor.
 FILL = 132
@@ -45,7 +46,7 @@ def weight_tiles(weights: torch.Tensor) -> TensorDescriptor:
 @gluon.jit
 def selected_rows(index_row, k0, last, TILE: gl.constexpr):
     """Selected rows of a tile, in the layouts of ``gather`` and of ``gather_rotated``. What is not there
-    copies row 0 and is masked later.
+    copies row 0, which has to be finite: its weight is 0.
     """
     wide: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     narrow: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
@@ -81,15 +82,15 @@ def signal(full):
 
 @gluon.jit
 def prefetch(kv, base, index_row, k0, last, TILE: gl.constexpr):
-    """Asks for the selected rows of a tile from memory into the cache that all share. Each is one request of
-    its 1152 bytes.
-    """
+    """Asks for the selected rows of a tile from memory into the cache that all share, half a row a thread."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    lane = k0 + gl.arange(0, TILE, layout=layout)
-    rows = gl.maximum(gl.load(index_row + lane, mask=lane < last, other=0), 0)
-    place = kv + (base + rows).to(gl.int64) * (LATENT + ROTATED)
+    thread = gl.arange(0, 2 * TILE, layout=layout)
+    key = k0 + thread // 2
+    rows = gl.maximum(gl.load(index_row + key, mask=key < last, other=0), 0)
+    half: gl.constexpr = (LATENT + ROTATED) // 2
+    place = kv + (base + rows).to(gl.int64) * (2 * half) + thread % 2 * half
     gl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], 1152; mov.u32 $0, 0;", "=r,l", [place], dtype=gl.int32,
+        "cp.async.bulk.prefetch.L2.global [$1], 576; mov.u32 $0, 0;", "=r,l", [place], dtype=gl.int32,
         is_pure=False, pack=1,
     )  # fmt: skip
 

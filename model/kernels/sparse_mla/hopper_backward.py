@@ -1,10 +1,10 @@
 """Gradient of sparse MLA's queries for Hopper; see ``hopper.py``.
 
-Shared memory: the query and its gradient (64 heads x 576 and x 512), the gathered rows, the score gradients
-and probabilities of one tile. One warpgroup turns scores into those two and adds up the rotated columns of
-``dq``. Two hold half of the other columns each and gather the same columns of the tile that comes next; they
-have score gradients and probabilities copied out while their product runs. There is no room for a second
-tile, so its rows are asked for into the cache a tile ahead.
+Shared memory: the query and the gradient of its result (64 heads x 576 and x 512), the gathered rows, the
+score gradients and probabilities of one tile. One warpgroup turns scores into those two and adds up the
+rotated columns of ``dq``. Two hold half of the other columns each and gather the same columns of the tile
+that comes next; they have score gradients and probabilities copied out while their product runs. There is no
+room for a second tile, so its rows are asked for into the cache a tile ahead.
 """
 
 from triton.experimental import gluon
@@ -21,7 +21,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from model.kernels.sparse_mla.hopper import (
     HEADS,
     LATENT,
-    LOG2E,
     QUARTER,
     ROTATED,
     WARPS,
@@ -34,6 +33,7 @@ from model.kernels.sparse_mla.hopper import (
     signal,
     weight_tiles,
 )
+from model.kernels.sparse_mla.rows import LOG2E
 
 TILE = gl.constexpr(64)
 # Of a thread of the warpgroups with the gradient and of the one with the scores.
@@ -43,8 +43,8 @@ REGISTERS = (176, 152)
 def launch_query_gradient(
     q, kv, flat, used, grad_out, out, lse, dq, weights, row, count, scale: float
 ) -> None:
-    """Fills ``count`` rows of dq and of weights (chunk, 2N, K), from row ``row`` on; see
-    ``backward.gradients``.
+    """Fills ``count`` rows of dq from row ``row`` on, and of weights (chunk, 2N, K) from the first on, each
+    up to the tile of its last selected key; see ``backward.gradients``.
     """
     N, K = q.shape[2], flat.shape[-1]
     _query_gradient[(count, N // HEADS.value)](
@@ -99,7 +99,10 @@ def _query_gradient(
                 _first,
                 (kv, own, last, dq_row, weights, ds_row, k_c, k_r, ds_s, ds_s, full, ready, free, loaded),
             ),
-            (_second, (kv, own, last, dq_row, weights, ds_row + N, k_c, k_r, p_s, ds_s, full, ready, free)),
+            (
+                _gradient,
+                (1, kv, own, last, dq_row, weights, ds_row + N, k_c, k_r, p_s, ds_s, full, ready, free),
+            ),
             (
                 _scores,
                 (own, last, scale, lse + base, out + base * LATENT, grad_out + base * LATENT, dq_row,
@@ -127,7 +130,6 @@ def _scores(
         total += gl.load(out + c0 + cell).to(gl.float32) * gl.load(grad + c0 + cell).to(gl.float32)
     delta = gl.convert_layout(gl.sum(total, 1), head_axis)
     lse2 = gl.load(lse + gl.arange(0, HEADS, layout=head_axis)) * LOG2E
-    lse2 = gl.where(lse2 == float("-inf"), 0.0, lse2)
     lane = gl.arange(0, TILE, layout=gl.SliceLayout(0, layout))
     zero = gl.full([HEADS, TILE], 0.0, gl.float32, layout=layout)
     dq_r = gl.full([HEADS, ROTATED], 0.0, gl.float32, layout=rotated)
@@ -190,11 +192,6 @@ def _first(kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready,
     gl.thread_barrier()
     mbarrier.arrive(loaded, count=1)
     _gradient(0, kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free)
-
-
-@gluon.jit
-def _second(kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free):
-    _gradient(1, kv, flat, last, dq, weights, row, k_c, k_r, own_s, ds_s, full, ready, free)
 
 
 @gluon.jit

@@ -23,8 +23,6 @@ from model.kernels.sparse_mla.hopper import (
     FILL,
     HEADS,
     LATENT,
-    LN2,
-    LOG2E,
     QUARTER,
     ROTATED,
     WARPS,
@@ -36,16 +34,19 @@ from model.kernels.sparse_mla.hopper import (
     signal,
     weight_tiles,
 )
+from model.kernels.sparse_mla.rows import LN2, LOG2E
 
 TILE = gl.constexpr(64)
-# Of a thread of the second warpgroup that multiplies, the first one has as many, and of the one that copies.
+# Of a thread of the second warpgroup that multiplies and of the one that copies; the first gets what they
+# leave of 504.
 REGISTERS = (208, 88)
 
 
 def launch(q, kv, index, out, lse, scale: float, splits: int, row0: int, rows: int, weights=None, top=None):
     """Fills out (splits, rows, N, C) and lse (splits, rows, N) for ``rows`` queries of q (B, T, N, X), from
-    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K). With them also weights (rows, N, K)
-    in 16 bits, those of tile i divided by exp2(top), and top (rows, tiles, N).
+    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K). Where they are given also weights
+    (rows, N, K), exp2(score - top) in 16 bits, and top (rows, tiles, N), the largest score in base 2 of its
+    split up to that tile.
     """
     N = q.shape[2]
     items = rows * N // HEADS.value * splits
@@ -114,8 +115,8 @@ def _forward(
 
 @gluon.jit
 def _place(item, row0, rows, blocks, K, pairs):
-    """Row, first and last + 1 selected key of an item; items count blocks of heads, then rows, then
-    splits.
+    """Row, first and last + 1 selected key of an item, none where a split lies behind all keys; items count
+    blocks of heads, then rows, then splits.
     """
     wide = item // blocks
     split = wide // rows
@@ -125,8 +126,8 @@ def _place(item, row0, rows, blocks, K, pairs):
 
 @gluon.jit
 def _copy(q, kv, index, T, S, K, row0, rows, blocks, splits, pairs, q_c, q_r, k_c, k_r, full, free, query):
-    """Every tile's half of who has its scores first, then the other and the rotated parts. Selected rows are
-    read a tile ahead.
+    """Copies queries and tiles. Of a tile that half comes first whose columns are free first: those of the
+    warpgroup that has the tile's scores. Which rows are selected is read a tile ahead.
     """
     X: gl.constexpr = LATENT + ROTATED
     items = rows * blocks * splits
@@ -193,7 +194,8 @@ def _multiply(
     items = rows * blocks * splits
     phase = 0
     turn = 0
-    # Always 0, which the compiler does not know: else it keeps an address for each operand in a register.
+    # Always 0 as the grid has one dimension, which the compiler does not know: else it keeps an address for
+    # each operand in a register.
     nil = gl.program_id(1)
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
         row, first, last = _place(item, row0, rows, blocks, K, pairs)
@@ -243,13 +245,14 @@ def _multiply(
             if EXPORT:
                 head = item % blocks * HEADS + gl.arange(0, HEADS, layout=head_axis)
                 place = (row - row0) * gl.cdiv(K, TILE) + k0 // TILE
-                gl.store(top + place.to(gl.int64) * blocks * HEADS + head, safe, mask=k0 < K)
+                gl.store(top + place.to(gl.int64) * blocks * HEADS + head, m, mask=k0 < K)
                 local = ((row - row0) * blocks + item % blocks) * HEADS
                 tma.async_copy_shared_to_global(weights, [local, k0], k_r.index(side))
             if side == 1:
                 acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
                 mbarrier.arrive(free.index(1), count=1)
-            acc0, acc1 = _add(side, side, nil, acc0, acc1, k_c, k_r, factor.index(side).load(wide_axis))
+            own = gl.convert_layout(shrink, wide_axis, assert_trivial=True)
+            acc0, acc1 = _add(side, side, nil, acc0, acc1, k_c, k_r, own)
             acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
             if EXPORT:
                 tma.store_wait(0)

@@ -4,11 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
+from model.kernels.sparse_mla.hopper_forward import TILE
 from model.kernels.sparse_mla.rows import LOG2E, load_keys, load_query
 
 _INTERPRET = triton.knobs.runtime.interpret
-# Keys of a tile; ``mean_of_weights`` reads tiles of the kernel that wrote them, which are as wide.
-TILE = tl.constexpr(64)
 # Tiles of weights that a program reads at once.
 WIDE = tl.constexpr(4)
 
@@ -34,6 +33,7 @@ def _weights_kernel(weights, top, lse, mean, N, K, tiles):
         log = tl.load(lse + row * N + head) * LOG2E
         place = top + (row * tiles + tile)[None, :] * N + head[:, None]
         most = tl.load(place, mask=(tile < tiles)[None, :], other=0.0)
+        # Of a query without keys both are -inf.
         factor = tl.where((log == float("-inf"))[:, None], 0.0, tl.exp2(most - log[:, None]))
         place = weights + ((row * N + head) * K)[:, None, None] + key[None, :, :]
         weight = tl.load(place, mask=(key < K)[None, :, :], other=0.0).to(tl.float32)

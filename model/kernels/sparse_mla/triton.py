@@ -23,7 +23,7 @@ from model.kernels.sparse_mla.rows import LN2, LOG2E, load_keys, load_query
 _INTERPRET = triton.knobs.runtime.interpret
 # Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
 FEW_HEADS, MANY_HEADS = (64, 4, 2), (64, 8, 2)
-# Bytes of weights held at once while their mean over heads is wanted.
+# Bytes of weights held at once while their mean over heads is wanted; one wave of programs at least.
 WORKSPACE = 1 << 29
 
 
@@ -91,10 +91,10 @@ def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None,
     out = torch.empty(B, T, N, latent, dtype=q.dtype, device=q.device)
     lse = torch.empty(B, T, N, dtype=torch.float32, device=q.device)
     if rows == 0 or N == 0:
-        return out, lse, (torch.zeros(B, T, K, device=q.device) if mean else None)
+        return out, lse, (torch.zeros(B, T, K, dtype=torch.float32, device=q.device) if mean else None)
     hopper = K > 0 and fits(q, latent) if hopper is None else hopper
     export = mean and hopper and _weights_fit(q, index, latent)
-    average = torch.empty(rows, K, device=q.device) if export else None
+    average = torch.empty(rows, K, dtype=torch.float32, device=q.device) if export else None
     for row0, count, cuts in _parts(rows, N, K, splits, hopper, export):
         part = slice(row0, row0 + count)
         target = out.view(rows, N, latent)[part], lse.view(rows, N)[part]
@@ -133,7 +133,7 @@ def _splits(programs: int, K: int) -> int:
 
 def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, splits: int, hopper: bool, mean):
     """Fills out (rows, N, C), lse (rows, N) and, where wanted, mean (rows, K) for ``rows`` queries from
-    ``row0`` on; the plain kernel takes all of them.
+    ``row0`` on; for the plain kernel that is all of them.
     """
     N, X, K, latent = q.shape[2], q.shape[3], index.shape[-1], out.shape[-1]
     part, part_lse = out, lse
