@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.quantization import machine
 from model.inference.buckets import read_buckets, write_buckets
-from model.inference.weights import copy_state
+from model.inference.weights import copy_state, state_for_inference
 from model.transformer import Transformer
 from pipeline.errors import run_command
 from tasks.rl.engines.memory import MEMORY
@@ -52,7 +52,7 @@ def main() -> None:
     result = {
         "date": date.today().isoformat(), "machine": machine(device.type), "torch": torch.__version__,
         "cores": len(os.sched_getaffinity(0)), "engines": options.engines,
-        "bytes": sum(tensor.nbytes for tensor in model.state_dict().values()),
+        "bytes": sum(tensor.nbytes for tensor in state_for_inference(model, device.type).values()),
         "hash_gb_per_s": hash_rates(), "parts_seconds": parts(model, options.pushes),
     }  # fmt: skip
     result["push_seconds"] = pushes(model, options.checkpoint, options.engines, options.pushes)
@@ -72,7 +72,7 @@ def hash_rates() -> dict[str, float]:
 def parts(model: Transformer, times: int) -> dict[str, list[float]]:
     """Each part of a push, ``times`` times."""
     found: dict[str, list[float]] = {"write": [], "read": [], "copy": []}
-    state = model.state_dict()
+    state = state_for_inference(model, model.embed.weight.device.type)
     for version in range(times):
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
             folder = Path(name)

@@ -28,6 +28,21 @@ def narrowed(model: Transformer) -> Transformer:
     return model
 
 
+def state_for_inference(model: Transformer, device: str) -> dict[str, torch.Tensor]:
+    """The model's state dict with the tensors that ``for_inference`` leaves on such a device ("cuda", "cpu"):
+    what engines there keep, in half the bytes of float32.
+    """
+    state = model.state_dict()
+    if device != "cuda":
+        return state
+    routers = set(model.routers())
+    wide = {f"{name}.bias" for name, module in model.named_modules() if module in routers}
+    return {
+        name: tensor.bfloat16() if tensor.is_floating_point() and name not in wide else tensor
+        for name, tensor in state.items()
+    }
+
+
 def checksum(state: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 (hex) of a state dict: names, dtypes, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()

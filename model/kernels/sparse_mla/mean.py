@@ -50,10 +50,11 @@ def mean_of_scores(q, kv, index, scale: float, lse) -> torch.Tensor:
         return mean
     low = 1 << (X.bit_length() - 1)  # two parts of powers of two
     block_n = max(16, min(64, triton.next_power_of_2(N)))
+    warps, stages = (4, 2) if block_n < 64 else (8, 1)  # 64 heads and one key do not fit in two stages
     _scores_kernel[(B * T,)](
         q, kv, index, mean if lse is None else lse, mean, scale * LOG2E.value, T, kv.shape[1], N, K, C=low,
         R=X - low, BLOCK_C=max(16, low), BLOCK_R=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n,
-        HAS_LSE=lse is not None, UPCAST=_INTERPRET, num_warps=8 if block_n == 64 else 4, num_stages=1 if block_n == 64 else 2,
+        HAS_LSE=lse is not None, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return mean
 

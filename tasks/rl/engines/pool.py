@@ -22,6 +22,7 @@ import aiohttp
 import torch
 
 from model.inference.buckets import BUCKET_BYTES, write_buckets
+from model.inference.weights import state_for_inference
 from model.transformer import Transformer
 from pipeline.errors import UserError
 from pipeline.files import write_whole
@@ -60,7 +61,8 @@ class EnginePool:
         self._pulse = Pulse(lambda: dict(self._addresses))
         self._addresses: dict[str, str] = {}
         cards, own = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
-        options = ["--port", "0", "--device", "cuda" if cards else "cpu"]
+        self._device = "cuda" if cards else "cpu"
+        options = ["--port", "0", "--device", self._device]
         options += ["--decode", decode] if decode else []
         options += ["--record-experts"] if record_experts else []
         self._children = {
@@ -167,7 +169,8 @@ class EnginePool:
         folder = shared_folder(self.scratch) / f"version-{version}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._checksum = write_buckets(model.state_dict(), folder, version, self._bucket_bytes)
+        state = state_for_inference(model, self._device)
+        self._checksum = write_buckets(state, folder, version, self._bucket_bytes)
         self._weights, self._version = folder, version
 
     async def _load(self, names: list[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from model.inference.decode import Decoder
 from model.inference.engine import Engine
 from model.inference.native.build import compiler, library
 from model.inference.request import SamplingParams
-from model.inference.weights import for_inference, narrowed
+from model.inference.weights import for_inference, narrowed, state_for_inference
 
 native = pytest.param("native", marks=needs_compiler)
 SIZES = [dict(page_size=4, max_running=5), dict(page_size=16), dict(page_size=3, pages=40, max_running=7)]
@@ -140,9 +140,15 @@ def test_an_engine_in_bfloat16_rounds_the_float32_weights_of_a_trainer(tiny_mode
     engine = Engine(narrowed(models[0]), decode="padded")
     engine.generate(prompts, params)
     engine.load_weights(pushed, 1)
+    sent = state_for_inference(models[1], "cuda")
+    assert sent.keys() == pushed.keys()
     for name, tensor in engine.model.state_dict().items():
         rounded = pushed[name] if name.endswith("router.bias") else pushed[name].bfloat16()
-        assert tensor.dtype == rounded.dtype and torch.equal(tensor, rounded), name
+        assert tensor.dtype == rounded.dtype == sent[name].dtype, name
+        assert torch.equal(tensor, rounded) and torch.equal(sent[name], rounded), name
+    assert all(torch.equal(pushed[n], t) for n, t in state_for_inference(models[1], "cpu").items())
+    engine.load_weights(state_for_inference(models[0], "cuda"), 1)
+    engine.load_weights(sent, 1)
     expected = Engine(narrowed(models[1]), decode="padded", version=1).generate(prompts, params)
     assert [c.tokens for c in engine.generate(prompts, params)] == [c.tokens for c in expected]
 
