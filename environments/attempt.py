@@ -7,7 +7,7 @@ A line is the answer; ``\\`` at its end continues it. ``$ ls`` calls ``bash``, `
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,86 +30,91 @@ class Leave(Exception):
     """The person has had enough."""
 
 
-@dataclass(frozen=True)
+class Refused(Exception):
+    """A line that did nothing: its sentence says why, and the next line is read."""
+
+
+@dataclass
 class Attempt:
-    agent: str  # "person", or "oracle" where they had it play
-    messages: list[Message]  # the whole dialogue
-    verdict: Verdict | None  # None: they left
+    """Filled while it lasts."""
+
+    agent: str = "person"  # or "oracle" where they had it play
+    messages: list[Message] = field(default_factory=list)  # the whole dialogue
+    verdict: Verdict | None = None  # None: they left
+    refused: list[str] = field(default_factory=list)  # why commands were not done
 
 
 async def attempt(environment: Environment, task: Task, read: Callable[[str], str]) -> Attempt:
     """Let a person try ``task``; ``read`` gives a line, or raises ``EOFError``, which is to leave."""
-    episode = environment.episode()
-    messages: list[Message] = []
+    tried, episode = Attempt(), environment.episode()
     try:
-        messages += await episode.reset(task)
-        for message in messages:
+        tried.messages += await episode.reset(task)
+        for message in tried.messages:
             show(message)
         if task.tools:
             print(_tools(task))
         if sys.stdin.isatty():
             print("(/help tells what you can do)")
-        return await _dialogue(environment, task, episode, read, messages)
+        await _dialogue(environment, task, episode, read, tried)
     except (Leave, EOFError):
-        return Attempt("person", messages, None)
+        pass
     finally:
         await episode.close()
+    return tried
 
 
 async def _dialogue(
-    environment: Environment,
-    task: Task,
-    episode: Episode,
-    read: Callable[[str], str],
-    messages: list[Message],
-) -> Attempt:
-    """``messages`` gets all that is said."""
-    while True:
+    environment: Environment, task: Task, episode: Episode, read: Callable[[str], str], tried: Attempt
+) -> None:
+    while tried.verdict is None:
         line = _whole_line(read)
         command, _, rest = line.partition(" ")
-        if command == "/oracle":
-            return await _oracle(environment, task, rest.strip() or "interleaved")
-        if command == "/done":
-            return Attempt("person", messages, await episode.verify())
-        if command == "/quit":
-            raise Leave
-        if command == "/help":
-            print(HELP)
-            continue
-        if command == "/tools":
-            print(_tools(task))
-            continue
-        if command == "/patch":
-            messages += await _patched(episode, Path(rest.strip()))
-            continue
-        message = _message(line, task)
-        if message is None:
-            continue
-        step = await episode.step(message)
-        messages += [message, *step.messages]
-        for reply in step.messages:
-            show(reply)
-        if step.done:
-            return Attempt("person", messages, await episode.verify())
+        try:
+            if command == "/oracle":
+                await _oracle(environment, task, rest.strip() or "interleaved", tried)
+            elif command == "/done":
+                tried.verdict = await episode.verify()
+            elif command == "/quit":
+                raise Leave
+            elif command == "/help":
+                print(HELP)
+            elif command == "/tools":
+                print(_tools(task))
+            elif command == "/patch":
+                await _patch(episode, Path(rest.strip()), tried)
+            elif line.strip():
+                await _answer(episode, _message(line, task), tried)
+        except Refused as error:
+            tried.refused.append(harmless(str(error)))
+            print(tried.refused[-1])
 
 
-async def _patched(episode: Episode, path: Path) -> list[Message]:
-    """Apply it and tell how it went; what was said: the patch, as an answer, and the outcome."""
+async def _answer(episode: Episode, message: Message, tried: Attempt) -> None:
+    step = await episode.step(message)
+    tried.messages += [message, *step.messages]
+    for reply in step.messages:
+        show(reply)
+    if step.done:
+        tried.verdict = await episode.verify()
+
+
+async def _patch(episode: Episode, path: Path, tried: Attempt) -> None:
+    """Apply it and tell how it went; what is said: the patch, as an answer, and the outcome."""
     if not isinstance(episode, HarborEpisode):
-        print("this task has no repository to patch")
-        return []
+        raise Refused("this task has no repository to patch")
     if path.exists() and not path.is_file():
-        print(harmless(f"{path} cannot be read: it is no regular file"))
-        return []
+        raise Refused(f"{path} cannot be read: it is no regular file")
     try:
         patch = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: no text, or no such name
-        print(harmless(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"))
-        return []
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise Refused(f"{path} cannot be read: {why}") from None
     applied = await episode.apply(patch)
     outcome = f"applied by {applied.way}" if applied.way else f"not applied: {applied.reason}"
+    tried.messages += [answer(None, patch), {"role": "user", "content": outcome}]
+    if not applied.way:
+        raise Refused(outcome)
     print(harmless(outcome))
-    return [answer(None, patch), {"role": "user", "content": outcome}]
 
 
 def _whole_line(read: Callable[[str], str]) -> str:
@@ -120,23 +125,21 @@ def _whole_line(read: Callable[[str], str]) -> str:
     return "\n".join(lines)
 
 
-def _message(line: str, task: Task) -> Message | None:
-    """The assistant message that a line stands for; None, with a sentence printed, where it is no call."""
+def _message(line: str, task: Task) -> Message:
+    """The assistant message that a line stands for. Raises ``Refused`` where it is no call."""
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.tools}
     if line.startswith("$ ") and "bash" in schemas:
         return _call("bash", {"command": line[2:]})
     if line.split()[:1] != ["/call"]:
         if line.startswith("/"):
-            print(f"there is no command {line.split()[0]} (/help tells what there is)")
-        return None if line.startswith("/") or not line.strip() else answer(None, line)
+            raise Refused(f"there is no command {line.split()[0]} (/help tells what there is)")
+        return answer(None, line)
     _, name, text = [*line.split(maxsplit=2), "", ""][:3]
     if name not in schemas:
-        print(f"there is no tool {name!r} (known: {', '.join(schemas) or 'none'})")
-        return None
+        raise Refused(f"there is no tool {name!r} (known: {', '.join(schemas) or 'none'})")
     arguments = _arguments(text, list(schemas[name].get("properties", {})))
     if arguments is None:
-        print(f"the arguments of {name} are not a JSON object: {text}")
-        return None
+        raise Refused(f"the arguments of {name} are not a JSON object: {text}")
     return _call(name, arguments)
 
 
@@ -155,15 +158,14 @@ def _arguments(text: str, names: list[str]) -> dict[str, Any] | None:
     return {names[0]: text} if len(names) == 1 else None
 
 
-async def _oracle(environment: Environment, task: Task, mode: str) -> Attempt:
+async def _oracle(environment: Environment, task: Task, mode: str, tried: Attempt) -> None:
     """In an episode of its own: what the person did before is no part of it."""
     if mode not in MODES:
-        print(f"no thinking mode {mode!r} (known: {', '.join(MODES)}); playing interleaved")
-        mode = "interleaved"
-    messages, verdict = await play(environment, task, environment.oracle(task, mode))
-    for message in messages[len(task.messages) :]:
+        raise Refused(f"no thinking mode {mode!r} (known: {', '.join(MODES)})")
+    tried.messages, tried.verdict = await play(environment, task, environment.oracle(task, mode))
+    tried.agent = "oracle"
+    for message in tried.messages[len(task.messages) :]:
         show(message)
-    return Attempt("oracle", messages, verdict)
 
 
 def show(message: Message) -> None:

@@ -27,6 +27,7 @@ from environments.trajectory import Trajectory
 from pipeline import artifacts
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_whole
+from pipeline.recipe import load_recipe
 
 RUN_CODE = ("programs", "python_tool")  # what a person writes runs in a sandbox
 # Environments over what a stage makes.
@@ -77,8 +78,9 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
 
 def _catalog(options: argparse.Namespace, backend: Backend | None = None) -> dict[str, Environment]:
     """All environments; those over artifacts where the artifacts are finished."""
-    made = artifacts.root() / "artifacts" / options.recipe
-    tasks, corpus = options.tasks or made / "agent_tasks" / "tasks", made / "search_tasks" / "corpus"
+    recipe = load_recipe(options.recipe).name
+    tasks = options.tasks or artifacts.artifact_dir(recipe, "agent_tasks") / "tasks"
+    corpus = artifacts.artifact_dir(recipe, "search_tasks") / "corpus"
     if options.tasks and not options.tasks.is_dir():
         raise UserError(f"there is no folder {options.tasks} of tasks")
     catalog = environments(
@@ -131,6 +133,8 @@ def _try(options: argparse.Namespace) -> int:
             write_whole(options.record, trajectory.to_json() + "\n")
         except OSError as error:
             raise UserError(f"{options.record} cannot be written ({error.strerror})") from None
+    if tried.refused and not sys.stdin.isatty():
+        raise UserError(f"not all that the pipe said was done: {'; '.join(tried.refused)}")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Talk to a checkpoint in the terminal: ``python -m model.inference.terminal NAME=FOLDER ...``.
 
 At a terminal the answer streams, thinking is dimmed, Ctrl-C stops the answer and not the program. On a pipe
-each line of the input is a message and only answers are written; where one got none, the exit status is 1.
+each line of the input is a message and only answers are written; where one got none, or a command failed,
+the exit status is 1.
 """
 
 import argparse
@@ -90,24 +91,24 @@ class Chat:
         self._runner = asyncio.Runner()
 
     def run(self, runner: asyncio.Runner) -> bool:
-        """Returns whether every message was answered."""
+        """Returns whether every message was answered and every command obeyed."""
         self._runner = runner
-        answered = True
+        obeyed = True
         while True:
             try:
                 line = self._screen.read("you> ")
             except EOFError:
-                return answered
+                return obeyed
             except KeyboardInterrupt:  # a line is given up, not the program
                 self._screen.note("")
                 continue
             if line.strip() in ("/quit", "/exit"):
-                return answered
+                return obeyed
             try:
                 self._obey(line.strip())
             except ValueError as error:
                 self._screen.fault(str(error))
-                answered &= line.strip().startswith("/")
+                obeyed = False
 
     def _obey(self, line: str) -> None:
         if not line:
@@ -242,9 +243,9 @@ def main(arguments: list[str] | None = None) -> int:
             loaded, options.temperature, options.max_tokens, not options.no_thinking, options.tools
         )
         screen.greet(f"{first}: write a message; /help lists the commands, Ctrl-D ends")
-        answered = Chat(folders, dialogue, screen, options.device).run(runner)
+        obeyed = Chat(folders, dialogue, screen, options.device).run(runner)
         runner.run(dialogue.loaded.engine.close())
-    return 0 if answered or screen.people else 1
+    return 0 if obeyed or screen.people else 1
 
 
 if __name__ == "__main__":

@@ -58,10 +58,25 @@ def test_the_oracle_shows_its_steps():
 
 def test_help_tools_bad_calls_and_leaving():
     lines = ["/help", "/tools", "/call fly 1", "/call calc {", "/quit"]
-    status, out, _ = env("try", "tools/calc", lines=lines)
-    assert status == 0 and "plays the oracle's solution" in out and "calc(e)" in out
+    status, out, errors = env("try", "tools/calc", lines=lines)
+    assert status == 1 and "plays the oracle's solution" in out and "calc(e)" in out
     assert "there is no tool 'fly' (known: calc)" in out and out.endswith("left without a verdict\n")
-    assert env("try", "tools/calc")[1].endswith("left without a verdict\n")
+    assert errors.startswith("error: not all that the pipe said was done: there is no tool 'fly' (known: ")
+    status, out, errors = env("try", "tools/calc")
+    assert (status, errors) == (0, "") and out.endswith("left without a verdict\n")
+
+
+def test_a_refused_command_at_a_terminal_is_no_failure(monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    lines = iter(["/orcale", "/oracle loud", "/quit"])
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    assert command.main(["try", "tools/calc"]) == 0
+    out = capsys.readouterr().out
+    assert "there is no command /orcale" in out and "no thinking mode 'loud' (known: interleaved" in out
 
 
 def test_the_sandbox_says_how_it_keeps_limits(tmp_path, monkeypatch, capsys):
@@ -115,6 +130,8 @@ def test_code_over_several_lines():
         (("try", "nothing"), 1, "error: there is no environment 'nothing'"),
         (("try", "tools/none"), 1, "error: environment tools has no family 'none'"),
         (("list", "nothing"), 1, "error: there is no environment 'nothing'"),
+        (("list", "--recipe", "nosuch"), 1, "error: there is no recipe recipes/nosuch.yaml (in recipes/: "),
+        (("try", "tools", "--recipe", "nosuch"), 1, "error: there is no recipe recipes/nosuch.yaml"),
         (("fly",), 2, "invalid choice: 'fly'"),
         ((), 2, "required"),
     ],
@@ -122,12 +139,13 @@ def test_code_over_several_lines():
 def test_refusals(arguments, status, sentence):
     found, _, errors = env(*arguments)
     assert found == status and sentence in errors and "Traceback" not in errors
+    assert status == 2 or errors.count("\n") == 1
 
 
 def test_a_mistyped_command_and_an_odd_call_are_no_answers():
     lines = ["/orcale", "", '/call calc {"name": "x", "steps": "y", "e": "1+1"}']
     status, out, errors = env("try", "tools/calc", lines=lines)
-    assert status == 0 and "there is no command /orcale" in out and not errors
+    assert status == 1 and "there is no command /orcale" in out and errors.count("\n") == 1
     assert "reward 0: calc takes the arguments e" in out
     assert "Traceback" not in env("try", "tools/calc", lines=["/call calc " + "[" * 100_000])[2]
 
