@@ -1,4 +1,9 @@
-"""The three filters with a model of the recipe, which remember what they made of a question."""
+"""The three filters with a model of the recipe, which remember what they made of a question.
+
+They remember it by all that decides it: the question with its corpus, the model, its server and how it is
+sampled, the filters' prompts and limits. ``--force`` does not ask again; who puts other weights behind the
+same name and address removes ``cache/questions`` from the stage's scratch.
+"""
 
 import contextlib
 import hashlib
@@ -25,9 +30,9 @@ class ModelFilter(Filter):
 
     async def reason(self, task: Task) -> str | None:
         asked = [
-            self.settings.model_dump(include={"model", "temperature", "max_tokens"}), task.to_record(),
-            filters.CLOSED_BOOK_TRIES, filters.FEW_STEPS, filters.VERIFIER_TURNS, filters.FROM_MEMORY,
-            filters.CHECK,
+            self.settings.model_dump(include={"base_url", "model", "temperature", "max_tokens"}),
+            task.to_record(), filters.CLOSED_BOOK_TRIES, filters.FEW_STEPS, filters.VERIFIER_TURNS,
+            filters.FROM_MEMORY, filters.CHECK,
         ]  # fmt: skip
         path = self.folder / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()}.json"
         if not path.is_file():

@@ -18,7 +18,7 @@ from environments.search.split import is_heldout_entity
 from pipeline.errors import UserError
 from pipeline.progress import Progress
 from pipeline.recipe.search import SearchSource, SearchTasksSection
-from tests.chat_server import chat_server, said  # noqa: F401 - a fixture
+from tests.chat_server import chat_server, said, serving  # noqa: F401 - a fixture
 from tests.sandboxes import backend_or_skip
 
 MODULES = {"reader": "modules"}
@@ -163,6 +163,17 @@ def test_what_a_model_made_of_questions_survives_its_server(made, tmp_path, chat
     assert asked_again == len({body["messages"][0]["content"] for _, body in chat_server.asked}) - finished
     for name in ("tasks.jsonl", "funnel.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "other/out" / name).read_bytes()
+
+
+def test_another_server_is_asked_what_the_first_was(tmp_path, chat_server):  # noqa: F811
+    with serving() as other:
+        for number, (server, asked) in enumerate([(chat_server, True), (chat_server, False), (other, True)]):
+            server.asked.clear()
+            server.reply = lambda body: said(content="no")
+            filter_model = {"base_url": server.address, "model": "glm"}
+            with pytest.raises(UserError, match="no question is left"):
+                make(tmp_path / f"out{number}", tasks=1, heldout=0, filter_model=filter_model)
+            assert bool(server.asked) == asked
 
 
 def test_a_model_that_lets_no_question_through_is_an_error(tmp_path, chat_server):  # noqa: F811
