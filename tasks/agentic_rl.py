@@ -39,10 +39,11 @@ def run(context: Context) -> dict[str, float]:
     """Train what reasoning RL left, on tasks that need tools."""
     section: AgenticRlSection = context.section
     start = context.inputs["reasoning_rl"]
-    catalog = catalog_of(context)
+    tasks = tasks_of(context)
+    catalog = catalog_of(context, tasks)
     if catalog.sandbox:
         open_backend(section.backend)  # where there is none it is said now, not by a worker that dies
-    services = _services(context)
+    services = _services(context, tasks)
     model, tokenizer = load_model(start, pick_device()), Tokenizer.load(start)
     values = train_policy(
         RlJob(
@@ -56,10 +57,10 @@ def run(context: Context) -> dict[str, float]:
     return values
 
 
-def catalog_of(context: Context) -> CatalogConfig:
+def catalog_of(context: Context, tasks: dict[str, list[Task]]) -> CatalogConfig:
     """What the worker must open for the tasks that the recipe gives weight."""
     section: AgenticRlSection = context.section
-    python = bool(section.search) and runs_programs(_questions(context))
+    python = runs_programs(tasks.get(SEARCH, ()))
     return CatalogConfig(
         corpus=context.inputs["search_tasks"] / "corpus" if section.search else None,
         agent_tasks=_harbor_root(context) if section.harbor else None,
@@ -79,16 +80,17 @@ def tasks_of(context: Context) -> dict[str, list[Task]]:
                 "agentic_rl.harbor has weight, but agent_tasks made no training task: set it to 0"
             )
     if section.search:
-        tasks[SEARCH] = _questions(context)
+        with open(context.inputs["search_tasks"] / "tasks.jsonl", encoding="utf-8") as file:
+            tasks[SEARCH] = [Task.from_record(json.loads(line)) for line in file]
         if not tasks[SEARCH]:
             raise UserError("agentic_rl.search has weight, but search_tasks made no task: set it to 0")
     return tasks
 
 
-def _services(context: Context) -> list[ServiceConfig]:
+def _services(context: Context, tasks: dict[str, list[Task]]) -> list[ServiceConfig]:
     section: AgenticRlSection = context.section
     pairs: dict[str, list[Pair]] = {
-        name: in_modes(found, section.modes, context.seed) for name, found in tasks_of(context).items()
+        name: in_modes(found, section.modes, context.seed) for name, found in tasks.items()
     }
     weights = {**section.families, HARBOR: section.harbor, SEARCH: section.search}
     services = []
@@ -98,11 +100,6 @@ def _services(context: Context) -> list[ServiceConfig]:
             changes["at_once"] = section.sandboxes
         services.append(service.model_copy(update=changes))
     return services
-
-
-def _questions(context: Context) -> list[Task]:
-    with open(context.inputs["search_tasks"] / "tasks.jsonl", encoding="utf-8") as file:
-        return [Task.from_record(json.loads(line)) for line in file]
 
 
 def _harbor_root(context: Context) -> Path:

@@ -134,13 +134,13 @@ def test_weight_without_tasks_is_refused(context, changes, sentence):
 
 
 def test_sandboxes_are_opened_for_what_runs_in_them(context):
-    made = agentic_rl.catalog_of(context(SECTION))
+    made = agentic_rl.catalog_of(context(SECTION), {})
     assert made == CatalogConfig()
     made = agentic_rl.catalog_of(
-        context({**SECTION, "families": {"python_tool/digits": 1.0, "graph/reach": 0}})
+        context({**SECTION, "families": {"python_tool/digits": 1.0, "graph/reach": 0}}), {}
     )
     assert made == CatalogConfig(sandbox=True)
-    made = agentic_rl.catalog_of(context({**SECTION, "harbor": 0.5, "search": 0.5, "backend": "docker"}))
+    made = agentic_rl.catalog_of(context({**SECTION, "harbor": 0.5, "search": 0.5, "backend": "docker"}), {})
     assert made.sandbox and made.backend == "docker"
     assert (made.agent_tasks.name, made.corpus.name) == ("tasks", "corpus")
 
@@ -155,8 +155,9 @@ def test_questions_with_a_python_tool_run_in_sandboxes(context, world, python): 
     tasks = [search.make_task("links2", seed) for seed in range(3)]
     lines = "".join(json.dumps(task.to_record(), ensure_ascii=False) + "\n" for task in tasks)
     (stage.inputs["search_tasks"] / "tasks.jsonl").write_text(lines)
-    assert agentic_rl.catalog_of(stage).sandbox == python
-    services = {service.name: service for service in agentic_rl._services(stage)}
+    found = agentic_rl.tasks_of(stage)
+    assert agentic_rl.catalog_of(stage, found).sandbox == python
+    services = {service.name: service for service in agentic_rl._services(stage, found)}
     bound = services["search"].at_once == 3
     assert bound == python and services["graph/reach"].at_once != 3
 
