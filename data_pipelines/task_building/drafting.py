@@ -16,6 +16,7 @@ from data_pipelines.task_building.candidate import Candidate, Rejected
 from data_pipelines.task_building.terminal import catalog
 from data_pipelines.task_building.terminal.draft import DIFFICULTIES, WORKDIR, TerminalDraft
 from pipeline.errors import UserError
+from pipeline.files import write_whole
 from pipeline.openai import BUSY, headers, told
 from pipeline.recipe.data import Drafter
 
@@ -114,12 +115,10 @@ class ModelDrafter:
     def _answer(self, name: str, messages: list[dict]) -> str:
         path = self.folder / f"{name}.json"
         asked = {"model": self.settings.model, "messages": messages}
-        if path.is_file() and (kept := json.loads(path.read_text()))["asked"] == asked:
+        if path.is_file() and (kept := json.loads(path.read_text(encoding="utf-8")))["asked"] == asked:
             return kept["answer"]
         answer = self._ask(asked)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"asked": asked, "answer": answer}, ensure_ascii=False))
-        temporary.replace(path)
+        write_whole(path, json.dumps({"asked": asked, "answer": answer}, ensure_ascii=False))
         return answer
 
     def _ask(self, asked: dict) -> str:

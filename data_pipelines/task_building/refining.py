@@ -16,6 +16,7 @@ from environments.harbor.task import load_task
 from environments.harbor.validation import validate
 from environments.sandbox.interface import Backend, SandboxError
 from pipeline.errors import UserError
+from pipeline.files import write_whole
 
 TRIES = 2  # of a validation in which the sandbox itself fails
 BROKEN = "the sandbox failed"
@@ -98,9 +99,7 @@ class Refiner:
         if path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
         report = await self._validate(outcome.folder)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(report, ensure_ascii=False, indent=1), encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, json.dumps(report, ensure_ascii=False, indent=1))
         return report
 
     async def _validate(self, folder: Path) -> dict[str, Any]:

@@ -134,13 +134,13 @@ def test_a_killed_build_goes_on_and_gives_the_same(chain, tmp_path, task_backend
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     verdicts = artifacts.run_dir("small", "agent_tasks") / "verdicts"
-    wait_until(lambda: list(verdicts.glob("*.json")), "a verdict")
+    wait_until(lambda: list(verdicts.glob("[!.]*.json")), "a verdict")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    before = {path.name: path.stat().st_mtime_ns for path in verdicts.glob("*.json")}
+    before = {path.name: path.stat().st_mtime_ns for path in verdicts.glob("[!.]*.json")}
     assert not run.folder("agent_tasks").exists()
     run.run("agent_tasks")
-    after = {path.name: path.stat().st_mtime_ns for path in verdicts.glob("*.json")}
+    after = {path.name: path.stat().st_mtime_ns for path in verdicts.glob("[!.]*.json")}
     assert len(after) == 2 and before.items() <= after.items()
     record = artifacts.verify(run.folder("agent_tasks"))
     fresh = made(
