@@ -92,10 +92,12 @@ class MLA(nn.Module):
         index_BTK = self.select(view, options, index_inputs)
         if options.mode == "window":
             view = view.window(options.top_k)
-        out_BTNV, *known = self._attend(q_BTNH, kv_BSX, index_BTK, view, options.indexer_loss)
+        out_BTNV, lse_BTN, mean_BTK = self._attend(q_BTNH, kv_BSX, index_BTK, view, mean=options.indexer_loss)
         signals = AttentionSignals()
         if options.indexer_loss:
-            signals.indexer_kl = self._indexer_loss(q_BTNH, kv_BSX, index_inputs, index_BTK, view, *known)
+            signals.indexer_kl = self._indexer_loss(
+                q_BTNH, kv_BSX, index_inputs, index_BTK, view, lse_BTN, mean_BTK
+            )
         if options.measure:
             signals.mass = self._measure(q_BTNH, kv_BSX, index_inputs, view, options.top_k)
         return self.out(out_BTNV.flatten(2)), signals
@@ -127,7 +129,7 @@ class MLA(nn.Module):
         start, stop = view.start_BT, view.stop_BT
         return indexer_topk(*index_inputs, start, stop, options.top_k, order="any", row_BS=row_BS)
 
-    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility, mean: bool):
+    def _attend(self, q_BTNH, kv_BSX, index_BTK, view: Visibility, *, mean: bool):
         """Attention-weighted values (B, T, N, v), by the form that is quickest here, and where that form
         gives them (else None) the scores' lse and, with ``mean``, the weights' mean over heads.
         """

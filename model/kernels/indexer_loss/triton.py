@@ -2,9 +2,10 @@
 forward pass, chunk by chunk of queries, so that nothing of size T x S outlives a chunk; the backward pass
 only scales them.
 
-Under the dense loss the head-summed attention of each chunk (the target) is written once, in float32, and
-overwritten by the gradient of the scores. Gradients to the indexer's keys are summed in a fixed order there,
-and under the sparse loss with atomics unless ``torch.use_deterministic_algorithms`` asks for an order.
+Under the dense loss the mean of the attention over heads (the target) is written once for each chunk, in
+float32, and overwritten by the gradient of the scores. Gradients to the indexer's keys are summed in a fixed
+order there, and under the sparse loss with atomics unless ``torch.use_deterministic_algorithms`` asks for an
+order.
 
 B batch, T queries, S keys, N heads, H qk head dim, I indexer heads, J indexer dim, K top-k.
 """
@@ -63,10 +64,8 @@ def _dense(iq, ik, iw, q, k, scale, start, stop):
     q, k = q.contiguous(), k.contiguous()
     device = q.device
     loss = torch.zeros(B, T, dtype=torch.float32, device=device)
-    diq, diw = (
-        torch.zeros_like(iq, dtype=torch.float32),
-        torch.zeros(B, T, I, dtype=torch.float32, device=device),
-    )
+    diq = torch.zeros_like(iq, dtype=torch.float32)
+    diw = torch.zeros(B, T, I, dtype=torch.float32, device=device)
     dik = torch.zeros(B, S, J, dtype=torch.float32, device=device)
     if B * T == 0 or S == 0:
         return loss, stop > start, (diq, dik, diw)
@@ -258,10 +257,8 @@ def _sparse(iq, ik, iw, target, index):
     S, (I, J) = ik.shape[1], iq.shape[2:]
     device, rows = iq.device, B * T
     loss = torch.zeros(B, T, dtype=torch.float32, device=device)
-    diq, diw = (
-        torch.zeros_like(iq, dtype=torch.float32),
-        torch.zeros(B, T, I, dtype=torch.float32, device=device),
-    )
+    diq = torch.zeros_like(iq, dtype=torch.float32)
+    diw = torch.zeros(B, T, I, dtype=torch.float32, device=device)
     dik = torch.zeros(B * S, J, dtype=torch.float32, device=device)
     if rows == 0 or K == 0:
         return loss, (index >= 0).any(-1), (diq, dik.view(B, S, J), diw)

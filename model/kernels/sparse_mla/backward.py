@@ -12,8 +12,8 @@ import triton.language as tl
 
 from model.kernels.sparse_mla.hopper import FILL, fits
 from model.kernels.sparse_mla.hopper_backward import launch_query_gradient
+from model.kernels.sparse_mla.rows import LOG2E
 from model.kernels.sparse_mla.selection import flatten
-from model.kernels.sparse_mla.triton import LOG2E
 
 _INTERPRET = triton.knobs.runtime.interpret
 # Bytes held at once: contributions in the deterministic mode, else weights.

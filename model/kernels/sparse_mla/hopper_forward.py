@@ -42,11 +42,11 @@ TILE = gl.constexpr(64)
 REGISTERS = (208, 88)
 
 
-def launch(q, kv, index, out, lse, scale: float, splits: int, row0: int, rows: int, weights=None, top=None):
+def launch(q, kv, index, out, lse, scale: float, splits: int, row0: int, rows: int, weights, top) -> None:
     """Fills out (splits, rows, N, C) and lse (splits, rows, N) for ``rows`` queries of q (B, T, N, X), from
-    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K). Where they are given also weights
-    (rows, N, K), exp2(score - top) in 16 bits, and top (rows, tiles, N), the largest score in base 2 of its
-    split up to that tile.
+    ``row0`` on counted over the batch; kv is (B, S, X), index (B, T, K). Where they are not None also
+    weights (rows, N, K), exp2(score - top) in 16 bits, and top (rows, tiles, N), the largest score in base 2
+    of its split up to that tile.
     """
     N = q.shape[2]
     items = rows * N // HEADS.value * splits
@@ -163,17 +163,19 @@ def _copy(q, kv, index, T, S, K, row0, rows, blocks, splits, pairs, q_c, q_r, k_
 
 @gluon.jit
 def _copy_tile(tile: gl.constexpr, kv, base, s, s_narrow, k_c, k_r, full, free, turn):
-    own: gl.constexpr = 2 * tile + tile
-    other: gl.constexpr = 2 * tile + 1 - tile
-    mbarrier.wait(free.index(own), turn)
-    gather(kv, base, s, 2 * tile, k_c.index(2 * own))
-    gather(kv, base, s, 2 * tile + 1, k_c.index(2 * own + 1))
-    signal(full.index(own))
-    mbarrier.wait(free.index(other), turn)
-    gather_rotated(kv, base, s_narrow, k_r.index(tile))
-    gather(kv, base, s, 2 - 2 * tile, k_c.index(2 * other))
-    gather(kv, base, s, 3 - 2 * tile, k_c.index(2 * other + 1))
-    signal(full.index(other))
+    _copy_half(tile, tile, kv, base, s, s_narrow, k_c, k_r, full, free, turn)
+    _copy_half(tile, 1 - tile, kv, base, s, s_narrow, k_c, k_r, full, free, turn)
+
+
+@gluon.jit
+def _copy_half(tile: gl.constexpr, half: gl.constexpr, kv, base, s, s_narrow, k_c, k_r, full, free, turn):
+    """Half of a tile's columns once they are free; with the later half the rotated parts."""
+    mbarrier.wait(free.index(2 * tile + half), turn)
+    if half != tile:
+        gather_rotated(kv, base, s_narrow, k_r.index(tile))
+    gather(kv, base, s, 2 * half, k_c.index(4 * tile + 2 * half))
+    gather(kv, base, s, 2 * half + 1, k_c.index(4 * tile + 2 * half + 1))
+    signal(full.index(2 * tile + half))
 
 
 @gluon.jit
@@ -265,7 +267,7 @@ def _multiply(
                 acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
                 mbarrier.arrive(free.index(2), count=1)
             phase ^= 1
-            nil = nil * phase
+            nil = nil * phase  # so that what adds it stays inside the loop
         sums.index(side).store(norm)
         gl.thread_barrier()
         mbarrier.arrive(done.index(side), count=1)

@@ -42,74 +42,57 @@ def _weights_kernel(weights, top, lse, mean, N, K, tiles):
 
 
 def mean_of_scores(q, kv, index, scale: float, lse) -> torch.Tensor:
-    """mean_BTK by computing all scores anew; lse_BTN may be None."""
+    """mean_BTK by computing all scores anew, given lse_BTN."""
     B, T, N, X = q.shape
     K = index.shape[-1]
     mean = torch.zeros(B, T, K, dtype=torch.float32, device=q.device)
     if mean.numel() == 0 or N == 0:
         return mean
-    low = 1 << (X.bit_length() - 1)  # two parts of powers of two
+    low = low_part(X)
     block_n = max(16, min(64, triton.next_power_of_2(N)))
     warps, stages = (4, 2) if block_n < 64 else (8, 1)  # 64 heads and one key do not fit in two stages
     _scores_kernel[(B * T,)](
-        q, kv, index, mean if lse is None else lse, mean, scale * LOG2E.value, T, kv.shape[1], N, K, C=low,
-        R=X - low, BLOCK_C=max(16, low), BLOCK_R=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n,
-        HAS_LSE=lse is not None, UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
+        q, kv, index, lse, mean, scale * LOG2E.value, T, kv.shape[1], N, K, C=low, R=X - low,
+        BLOCK_C=max(16, low), BLOCK_R=max(16, triton.next_power_of_2(X - low)), BLOCK_N=block_n, BLOCK_K=64,
+        UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return mean
 
 
-@triton.jit
-def _scores(
-    q_c, q_r, kv, index, key, K, base, scale_log2,
-    C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """Scores (heads, keys) in base 2, -inf where nothing is selected."""
-    s = tl.load(index + key, mask=key < K, other=-1)
-    k_c, k_r = load_keys(kv, s, base, C, R, BLOCK_C, BLOCK_R)
-    if UPCAST:
-        k_c = k_c.to(tl.float32)
-        k_r = k_r.to(tl.float32)
-    score = tl.dot(q_c, tl.trans(k_c), input_precision="ieee")
-    if R > 0:
-        score = tl.dot(q_r, tl.trans(k_r), score, input_precision="ieee")
-    return tl.where((s >= 0)[None, :], score * scale_log2, float("-inf"))
+def low_part(X: int) -> int:
+    """The largest power of two that is not above X: rows are read in two parts."""
+    return 1 << (X.bit_length() - 1)
 
 
 @triton.jit
 def _scores_kernel(
     q, kv, index, lse, mean, scale_log2, T, S, N, K, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, HAS_LSE: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     base = (row // T).to(tl.int64) * S
     index += row.to(tl.int64) * K
     mean += row.to(tl.int64) * K
-    lane = tl.arange(0, TILE)
     for n in range(0, N, BLOCK_N):
         head = n + tl.arange(0, BLOCK_N)
         q_c, q_r = load_query(q, row, head, N, C, R, BLOCK_C, BLOCK_R)
         if UPCAST:
             q_c = q_c.to(tl.float32)
             q_r = q_r.to(tl.float32)
-        if HAS_LSE:
-            log = tl.load(lse + row.to(tl.int64) * N + head, mask=head < N, other=0.0) * LOG2E
-        else:
-            m = tl.full([BLOCK_N], -1e38, tl.float32)
-            norm = tl.zeros([BLOCK_N], tl.float32)
-            for k in range(0, K, TILE):
-                score = _scores(
-                    q_c, q_r, kv, index, k + lane, K, base, scale_log2, C, R, BLOCK_C, BLOCK_R, UPCAST
-                )
-                m_new = tl.maximum(m, tl.max(score, 1))
-                norm = norm * tl.exp2(m - m_new) + tl.sum(tl.exp2(score - m_new[:, None]), 1)
-                m = m_new
-            log = m + tl.log2(tl.where(norm == 0.0, 1.0, norm))
+        log = tl.load(lse + row.to(tl.int64) * N + head, mask=head < N, other=0.0) * LOG2E
         log = tl.where(log == float("-inf"), 0.0, log)
-        for k in range(0, K, TILE):
-            key = k + lane
-            score = _scores(q_c, q_r, kv, index, key, K, base, scale_log2, C, R, BLOCK_C, BLOCK_R, UPCAST)
-            weight = tl.where((head < N)[:, None], tl.exp2(score - log[:, None]), 0.0)
+        for k in range(0, K, BLOCK_K):
+            key = k + tl.arange(0, BLOCK_K)
+            s = tl.load(index + key, mask=key < K, other=-1)
+            k_c, k_r = load_keys(kv, s, base, C, R, BLOCK_C, BLOCK_R)
+            if UPCAST:
+                k_c = k_c.to(tl.float32)
+                k_r = k_r.to(tl.float32)
+            score = tl.dot(q_c, tl.trans(k_c), input_precision="ieee")
+            if R > 0:
+                score = tl.dot(q_r, tl.trans(k_r), score, input_precision="ieee")
+            weight = tl.exp2(score * scale_log2 - log[:, None])
+            weight = tl.where((s >= 0)[None, :] & (head < N)[:, None], weight, 0.0)
             # Blocks of heads add up: what a program stored it reads again.
             total = tl.load(mean + key, mask=key < K, other=0.0)
             tl.store(mean + key, total + tl.sum(weight, 0) / N, mask=key < K)

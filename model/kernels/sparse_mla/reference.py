@@ -67,7 +67,7 @@ def head_mean(
 
     Args:
         q_BTNX, kv_BSX, index_BTK, scale: as in ``sparse_mla``.
-        lse_BTN: its second result for the same inputs, where it is known; saves work.
+        lse_BTN: its second result for the same inputs, where it is known; may save work.
     """
     dtype = torch.promote_types(q_BTNX.dtype, torch.float32)
     mean_BTK = torch.empty(index_BTK.shape, dtype=dtype, device=q_BTNX.device)

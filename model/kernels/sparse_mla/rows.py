@@ -1,4 +1,6 @@
-"""Tiles of queries and of gathered rows, for the plain kernels. Letters as in ``triton.py``."""
+"""What sparse MLA's kernels share: logarithms, and for the plain ones tiles of queries and of gathered rows.
+Letters as in ``triton.py``.
+"""
 
 import triton
 import triton.language as tl

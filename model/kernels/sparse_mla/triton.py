@@ -17,7 +17,7 @@ import triton.language as tl
 
 from model.kernels.sparse_mla.hopper import FILL, LATENT, fits
 from model.kernels.sparse_mla.hopper_forward import TILE, launch
-from model.kernels.sparse_mla.mean import mean_of_scores, mean_of_weights
+from model.kernels.sparse_mla.mean import low_part, mean_of_scores, mean_of_weights
 from model.kernels.sparse_mla.rows import LN2, LOG2E, load_keys, load_query
 
 _INTERPRET = triton.knobs.runtime.interpret
@@ -54,8 +54,10 @@ def sparse_mla(
 def head_mean(q_BTNX, kv_BSX, index_BTK, scale: float, *, lse_BTN=None) -> torch.Tensor:
     """As ``reference.head_mean``."""
     q, kv, index = (x.detach().contiguous() for x in (q_BTNX, kv_BSX, index_BTK.int()))
-    if _weights_fit(q, index, LATENT.value):
+    if fits(q, LATENT.value) and index.shape[-1] % 8 == 0:
         return attend(q, kv, index, scale, LATENT.value, mean=True)[2]
+    if lse_BTN is None:
+        lse_BTN = attend(q, kv, index, scale, low_part(q.shape[-1]))[1]
     return mean_of_scores(q, kv, index, scale, lse_BTN)
 
 
@@ -93,22 +95,15 @@ def attend(q, kv, index, scale: float, latent: int, *, splits=None, hopper=None,
     if rows == 0 or N == 0:
         return out, lse, (torch.zeros(B, T, K, dtype=torch.float32, device=q.device) if mean else None)
     hopper = K > 0 and fits(q, latent) if hopper is None else hopper
-    export = mean and hopper and _weights_fit(q, index, latent)
+    export = mean and hopper and K % 8 == 0
     average = torch.empty(rows, K, dtype=torch.float32, device=q.device) if export else None
     for row0, count, cuts in _parts(rows, N, K, splits, hopper, export):
         part = slice(row0, row0 + count)
-        target = out.view(rows, N, latent)[part], lse.view(rows, N)[part]
-        _attend_rows(
-            q, kv, index, *target, scale, row0, count, cuts, hopper, average[part] if export else None
-        )
+        own = out.view(rows, N, latent)[part], lse.view(rows, N)[part], average[part] if export else None
+        _attend_rows(q, kv, index, *own, scale, row0, count, cuts, hopper)
     if mean and not export:
         return out, lse, mean_of_scores(q, kv, index, scale, lse)
     return out, lse, average.view(B, T, K) if export else None
-
-
-def _weights_fit(q, index, latent: int) -> bool:
-    """Whether the kernel for Hopper can write out its weights: rows of whole 16 bytes."""
-    return fits(q, latent) and index.shape[-1] > 0 and index.shape[-1] % 8 == 0
 
 
 def _parts(rows: int, N: int, K: int, splits: int | None, hopper: bool, export: bool):
@@ -131,9 +126,11 @@ def _splits(programs: int, K: int) -> int:
     return max(1, min(FILL // max(programs, 1), triton.cdiv(K, 128)))
 
 
-def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, splits: int, hopper: bool, mean):
-    """Fills out (rows, N, C), lse (rows, N) and, where wanted, mean (rows, K) for ``rows`` queries from
-    ``row0`` on; for the plain kernel that is all of them.
+def _attend_rows(
+    q, kv, index, out, lse, average, scale: float, row0: int, rows: int, splits: int, hopper: bool
+) -> None:
+    """Fills out (rows, N, C), lse (rows, N) and, unless it is None, average (rows, K) for ``rows`` queries
+    from ``row0`` on; for the plain kernel that is all of them.
     """
     N, X, K, latent = q.shape[2], q.shape[3], index.shape[-1], out.shape[-1]
     part, part_lse = out, lse
@@ -142,7 +139,7 @@ def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, spl
         part_lse = torch.empty(splits, rows, N, dtype=torch.float32, device=q.device)
     if hopper:
         weights = top = None
-        if mean is not None:
+        if average is not None:
             weights = torch.empty(rows, N, K, dtype=q.dtype, device=q.device)
             top = torch.empty(rows, triton.cdiv(K, TILE.value), N, dtype=torch.float32, device=q.device)
         launch(q, kv, index, part, part_lse, scale, splits, row0, rows, weights, top)
@@ -160,8 +157,8 @@ def _attend_rows(q, kv, index, out, lse, scale: float, row0: int, rows: int, spl
             part, part_lse, out, lse, rows, N, splits,
             C=latent, BLOCK_C=triton.next_power_of_2(latent), num_warps=4,
         )  # fmt: skip
-    if mean is not None:
-        mean_of_weights(weights, top, lse, mean)
+    if average is not None:
+        mean_of_weights(weights, top, lse, average)
 
 
 # Passes of an engine differ in these, and all requests wait while the kernel is compiled for another one (2 s

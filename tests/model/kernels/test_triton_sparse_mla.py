@@ -87,6 +87,7 @@ def with_empty_tiles(index):
 MEAN_CASES = CASES | {
     "one key": (2, 3, 11, 3, 16, 16, 1),
     "several splits": (1, 3, 310, 2, 16, 16, 300),
+    "a rest behind a power of two": (1, 4, 21, 3, 32, 16, 9),
     "several splits and blocks of heads": (1, 3, 210, 70, 16, 16, 203),
 }
 
@@ -174,7 +175,7 @@ def test_splits_of_the_keys(dtype, bound, draw, error):
     seen = [0, 2]
     assert error(parts[0], whole[0]) < bound
     assert error(parts[1][:, seen], whole[1][:, seen]) < 1e-5
-    assert error(parts[2], whole[2]) < bound
+    assert error(parts[2], reference.head_mean(q.double(), kv.double(), index, 0.1)) < bound
     assert torch.isneginf(parts[1][:, 1]).all()
 
 
@@ -183,15 +184,6 @@ def test_same_gradient_in_every_run(dtype, draw):
     first = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype, deterministic=True)
     again = results(kernel.sparse_mla, q, kv, index, grad, 16, dtype, deterministic=True)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-
-
-def test_same_mean_over_heads_in_every_run(dtype, draw):
-    """Two blocks of heads, whose sums meet in a fixed order."""
-    q, kv, index, _ = inputs(draw, dtype, 2, 3, 80, 70, 16, 16, 67)
-    first, again = (kernel.sparse_mla(q, kv, index, 0.1, 16, mean=True)[2] for _ in range(2))
-    assert torch.equal(first, again)
-    first, again = (kernel.head_mean(q, kv, index, 0.1) for _ in range(2))
-    assert torch.equal(first, again)
 
 
 @pytest.mark.gpu
