@@ -14,8 +14,9 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Screen:
-    def __init__(self, source: TextIO, target: TextIO):
-        self._source, self._target = source, target
+    def __init__(self, source: TextIO, target: TextIO, faults: TextIO):
+        """A terminal gets faults between the answers, a pipe apart from them."""
+        self._source, self._target, self._faults = source, target, faults
         self._people = source.isatty() and target.isatty()
         self._colours = self._people and "NO_COLOR" not in os.environ
         self._at = ""  # what was written last: "reasoning", "content", "call"
@@ -46,7 +47,11 @@ class Screen:
         self._write(f"{self._styled(DIM, _harmless(text))}\n")
 
     def fault(self, text: str) -> None:
-        self._write(f"{self._styled(FAULT, _harmless(f'error: {text}'))}\n")
+        text = f"{self._styled(FAULT, _harmless(f'error: {text}'))}\n"
+        if self._people:
+            self._write(text)
+        else:
+            print(text, end="", file=self._faults, flush=True)
 
     def show(self, delta: Delta) -> None:
         """A part of an answer."""

@@ -1,8 +1,8 @@
 """Talk to a checkpoint in the terminal: ``python -m model.inference.terminal NAME=FOLDER ...``.
 
 At a terminal the answer streams, thinking is dimmed, Ctrl-C stops the answer and not the program. On a pipe
-each line of the input is a message and only answers are written; where one got none, or a command failed,
-the exit status is 1.
+each line of the input is a message, only answers are written, and Ctrl-C ends the program; where a message
+got none, or a command failed, the exit status is 1.
 """
 
 import argparse
@@ -100,6 +100,8 @@ class Chat:
             except EOFError:
                 return obeyed
             except KeyboardInterrupt:  # a line is given up, not the program
+                if not self._screen.people:
+                    raise
                 self._screen.note("")
                 continue
             if line.strip() in ("/quit", "/exit"):
@@ -136,6 +138,8 @@ class Chat:
             except KeyboardInterrupt:
                 screen.end_answer("stopped")
                 dialogue.messages[-1].pop("tool_calls", None)
+                if not screen.people:
+                    raise
                 return
             except ValueError:
                 dialogue.messages.pop()  # the message that could not be answered
@@ -229,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are no UTF-8 cost a line, not the program
-    screen = Screen(sys.stdin, sys.stdout)
+    screen = Screen(sys.stdin, sys.stdout, sys.stderr)
     with asyncio.Runner() as runner:
         try:
             folders = named_folders(options.checkpoints)
@@ -243,8 +247,12 @@ def main(arguments: list[str] | None = None) -> int:
             loaded, options.temperature, options.max_tokens, not options.no_thinking, options.tools
         )
         screen.greet(f"{first}: write a message; /help lists the commands, Ctrl-D ends")
-        obeyed = Chat(folders, dialogue, screen, options.device).run(runner)
-        runner.run(dialogue.loaded.engine.close())
+        try:
+            obeyed = Chat(folders, dialogue, screen, options.device).run(runner)
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            runner.run(dialogue.loaded.engine.close())
     return 0 if obeyed or screen.people else 1
 
 

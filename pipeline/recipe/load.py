@@ -100,6 +100,8 @@ def recipe_path(name: str) -> Path:
         )
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.exists():
+        if not FOLDER.is_dir():
+            raise UserError(f"there is no folder {FOLDER}/ here: run this from the root of the repository")
         known = ", ".join(recipe_names()) or "none"
         raise UserError(f"there is no recipe {path} (in {FOLDER}/: {known})")
     return path

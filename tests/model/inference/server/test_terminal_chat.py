@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -60,7 +61,8 @@ def test_commands(command, variables):
     )
     assert done.returncode == 1, done.stderr
     out = done.stdout
-    assert out.count("error: ") == len(mistakes) and out.count(CONTENT) == 2
+    assert done.stderr.count("error: ") == len(mistakes) and "error: " not in out
+    assert out.count(CONTENT) == 2
     assert f"user: hello\nassistant: {CONTENT}\na new dialogue\n/new" in out
     assert "* speaker" in out and "  caller" in out and "unread" not in out
 
@@ -106,14 +108,13 @@ def test_a_message_at_which_the_engine_fails_is_an_error(command, variables, tmp
         capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    failed, *others = done.stdout.splitlines()
-    assert failed.startswith("error: the engine failed at this message") and "not finite" in failed
-    assert others == ["now speaker", CONTENT]  # nothing of it is left in the history
+    assert done.stderr.startswith("error: the engine failed at this message") and "not finite" in done.stderr
+    assert done.stdout.splitlines() == ["now speaker", CONTENT]  # nothing of it is left in the history
 
 
 def test_an_answer_without_text_on_a_pipe():
     written = io.StringIO()
-    screen = Screen(io.StringIO(), written)
+    screen = Screen(io.StringIO(), written, io.StringIO())
     for deltas in ([], [{"content": "yes"}], [{"reasoning_content": "hm"}, {"content": " "}]):
         for delta in deltas:
             screen.show(delta)
@@ -127,10 +128,26 @@ def test_bytes_that_are_not_utf8_cost_their_line_and_the_exit_status(command, va
     done = subprocess.run(
         command, input=b"caf\xe9\n/caf\xe9\nhello\n", env=strict, capture_output=True, timeout=PATIENCE
     )
-    refused, unknown, answer = done.stdout.decode().splitlines()
+    refused, unknown = done.stderr.decode().splitlines()
     assert refused.startswith("error: ") and "not valid Unicode" in refused
     assert unknown == "error: there is no command /caf\ufffd; /help lists them"
-    assert (answer, done.returncode) == (CONTENT, 1), done.stderr
+    assert (done.stdout.decode(), done.returncode) == (f"{CONTENT}\n", 1)
+
+
+@pytest.mark.parametrize("said", ["", "hello\n"])
+def test_ctrl_c_ends_it_on_a_pipe(command, variables, said):
+    process = subprocess.Popen(
+        command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    process.stdin.write("/thinking on\n")
+    assert process.stdout.readline() == "thinking on\n"
+    if said:
+        process.stdin.write(said)
+        assert process.stdout.readline() == f"{CONTENT}\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+    process.stdin.close()
+    process.stdout.close()
 
 
 class Terminal:
