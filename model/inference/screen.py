@@ -47,11 +47,8 @@ class Screen:
         self._write(f"{self._styled(DIM, _harmless(text))}\n")
 
     def fault(self, text: str) -> None:
-        text = f"{self._styled(FAULT, _harmless(f'error: {text}'))}\n"
-        if self._people:
-            self._write(text)
-        else:
-            print(text, end="", file=self._faults, flush=True)
+        text = self._styled(FAULT, _harmless(f"error: {text}"))
+        print(text, file=self._target if self._people else self._faults, flush=True)
 
     def show(self, delta: Delta) -> None:
         """A part of an answer."""

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from model.kernels.sparse_mla.hopper import FILL, fits
 from model.kernels.sparse_mla.hopper_backward import launch_query_gradient
-from model.kernels.sparse_mla.rows import LOG2E
+from model.kernels.sparse_mla.rows import LOG2E, low_part
 from model.kernels.sparse_mla.selection import flatten
 
 _INTERPRET = triton.knobs.runtime.interpret
@@ -172,7 +172,7 @@ def _key_kernel(
 def sum_by_key(each, order, edge, total) -> None:
     """Adds to each row of ``total`` (rows, X) the contributions ``each[order[i]]`` between its edges."""
     rows, X = total.shape
-    low = 1 << (X.bit_length() - 1)
+    low = low_part(X)
     high = triton.next_power_of_2(X - low) if X > low else 0
     _sum_kernel[(rows,)](
         each, order, edge, total, X=X, LOW=low, HIGH=high, ROWS=8, num_warps=max(1, min(2, low // 256))

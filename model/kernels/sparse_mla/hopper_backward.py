@@ -139,28 +139,18 @@ def _scores(
     s = gl.load(flat + lane, mask=lane < last, other=-1)
     mbarrier.wait(loaded, 0)
     for k0 in range(0, last, TILE):
-        # In the order in which they arrive: each of the two others copies one of its quarters first.
-        mbarrier.wait(full.index(0), phase)
-        fence_async_shared()
-        part = k_c.index(nil + 0).permute((1, 0))
-        score = warpgroup_mma(q_c.index(nil + 0), part, zero, use_acc=False, is_async=True)
-        dp = warpgroup_mma(g.index(nil + 0), part, zero, use_acc=False, is_async=True)
-        mbarrier.wait(full.index(2), phase)
-        fence_async_shared()
-        part = k_c.index(nil + 2).permute((1, 0))
-        score = warpgroup_mma(q_c.index(nil + 2), part, score, is_async=True)
-        score = warpgroup_mma(q_r, k_r.permute((1, 0)), score, is_async=True)
-        dp = warpgroup_mma(g.index(nil + 2), part, dp, is_async=True)
-        mbarrier.wait(full.index(1), phase)
-        fence_async_shared()
-        part = k_c.index(nil + 1).permute((1, 0))
-        score = warpgroup_mma(q_c.index(nil + 1), part, score, is_async=True)
-        dp = warpgroup_mma(g.index(nil + 1), part, dp, is_async=True)
-        mbarrier.wait(full.index(3), phase)
-        fence_async_shared()
-        part = k_c.index(nil + 3).permute((1, 0))
-        score = warpgroup_mma(q_c.index(nil + 3), part, score, is_async=True)
-        dp = warpgroup_mma(g.index(nil + 3), part, dp, is_async=True)
+        # In the order in which they arrive, 0, 2, 1, 3: each of the others copies one of its quarters first.
+        score = zero
+        dp = zero
+        for i in gl.static_range(4):
+            quarter = i % 2 * 2 + i // 2
+            mbarrier.wait(full.index(quarter), phase)
+            fence_async_shared()
+            part = k_c.index(nil + quarter).permute((1, 0))
+            score = warpgroup_mma(q_c.index(nil + quarter), part, score, use_acc=i > 0, is_async=True)
+            if i == 1:  # the rotated parts have come, too
+                score = warpgroup_mma(q_r, k_r.permute((1, 0)), score, is_async=True)
+            dp = warpgroup_mma(g.index(nil + quarter), part, dp, use_acc=i > 0, is_async=True)
         phase ^= 1
         nil = nil * phase
         present = s >= 0

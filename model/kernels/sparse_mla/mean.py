@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from model.kernels.sparse_mla.hopper_forward import TILE
-from model.kernels.sparse_mla.rows import LOG2E, load_keys, load_query
+from model.kernels.sparse_mla.rows import LOG2E, load_keys, load_query, low_part
 
 _INTERPRET = triton.knobs.runtime.interpret
 # Tiles of weights that a program reads at once.
@@ -57,11 +57,6 @@ def mean_of_scores(q, kv, index, scale: float, lse) -> torch.Tensor:
         UPCAST=_INTERPRET, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return mean
-
-
-def low_part(X: int) -> int:
-    """The largest power of two that is not above X: rows are read in two parts."""
-    return 1 << (X.bit_length() - 1)
 
 
 @triton.jit

@@ -9,6 +9,11 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
+def low_part(X: int) -> int:
+    """The largest power of two that is not above X: rows are read in two parts."""
+    return 1 << (X.bit_length() - 1)
+
+
 @triton.jit
 def load_query(
     q, row, head, N, C: tl.constexpr, R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr

@@ -17,8 +17,8 @@ import triton.language as tl
 
 from model.kernels.sparse_mla.hopper import FILL, LATENT, fits
 from model.kernels.sparse_mla.hopper_forward import TILE, launch
-from model.kernels.sparse_mla.mean import low_part, mean_of_scores, mean_of_weights
-from model.kernels.sparse_mla.rows import LN2, LOG2E, load_keys, load_query
+from model.kernels.sparse_mla.mean import mean_of_scores, mean_of_weights
+from model.kernels.sparse_mla.rows import LN2, LOG2E, load_keys, load_query, low_part
 
 _INTERPRET = triton.knobs.runtime.interpret
 # Keys of a tile, warps and stages of the plain kernel, for less than 64 heads and from there on.
